@@ -1,0 +1,58 @@
+"""Honest uncertainty for a network that is already trained.
+
+>>> import torch, repulse
+>>> network = torch.nn.Sequential(torch.nn.Linear(2, 16), torch.nn.ReLU(), torch.nn.Linear(16, 3))
+>>> batches = [(torch.randn(64, 2), torch.randint(3, (64,))) for _ in range(4)]
+>>> ensemble = repulse.retrofit(network, batches, repulsion=repulse.repulsion.UniformBox(-5, 5), progress=False)
+>>> p = ensemble.predict(torch.randn(8, 2))
+>>> p.probs.shape, p.aleatoric.shape, p.epistemic.shape
+(torch.Size([8, 3]), torch.Size([8]), torch.Size([8]))
+"""
+
+from repulse import functional, metrics, repulsion
+from repulse.ensemble import Ensemble
+from repulse.errors import (
+    BackboneError,
+    DataError,
+    FitWarning,
+    NonFiniteLossError,
+    RecipeError,
+    RepulseError,
+    RepulsionError,
+)
+from repulse.particles.fit import fit_heads, fit_networks
+from repulse.particles.heads import Heads, Networks
+from repulse.particles.history import Epoch
+from repulse.prediction import ClassPrediction, Prediction, RegressionPrediction
+from repulse.recipe import FS_RLL_E, LL_E, PAPER_SCHEDULE, RLL_E, Recipe
+from repulse.retrofit import retrofit
+from repulse.version import __version__
+
+__all__ = [
+    "FS_RLL_E",
+    "LL_E",
+    "PAPER_SCHEDULE",
+    "RLL_E",
+    "BackboneError",
+    "ClassPrediction",
+    "DataError",
+    "Ensemble",
+    "Epoch",
+    "FitWarning",
+    "Heads",
+    "Networks",
+    "NonFiniteLossError",
+    "Prediction",
+    "Recipe",
+    "RecipeError",
+    "RegressionPrediction",
+    "RepulseError",
+    "RepulsionError",
+    "__version__",
+    "fit_heads",
+    "fit_networks",
+    "functional",
+    "metrics",
+    "repulsion",
+    "retrofit",
+]

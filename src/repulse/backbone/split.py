@@ -1,0 +1,100 @@
+"""Find the last linear layer of a network by running it, and read the features that enter it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from repulse.errors import BackboneError, expected
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """The model and all its parts in eval mode inside, each in its own mode again afterwards."""
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, training in modes:
+            module.training = training
+
+
+class Backbone(nn.Module):
+    """A network seen as features and a last linear layer; the network itself is shared, not copied or changed.
+
+    Attributes:
+        model: the network.
+        last_name: name of its last linear layer.
+    """
+
+    def __init__(self, model: nn.Module, last_name: str) -> None:
+        super().__init__()
+        self.model = model
+        self.last_name = last_name
+
+    @property
+    def last(self) -> nn.Linear:
+        """The last layer."""
+        layer = self.model.get_submodule(self.last_name)
+        assert isinstance(layer, nn.Linear)
+        return layer
+
+    def forward(self, x: Tensor) -> Float[Tensor, "B d"]:
+        """The features that enter the last layer, in eval mode."""
+        return self.features_and_outputs(x)[0]
+
+    def features_and_outputs(self, x: Tensor) -> tuple[Float[Tensor, "B d"], Tensor]:
+        """Features, and what the network itself says, from one pass."""
+        captured: list[Tensor] = []
+        hook = self.last.register_forward_pre_hook(lambda _, inputs: captured.append(inputs[0]))
+        try:
+            with evaluating(self.model):
+                outputs = self.model(x)
+        finally:
+            hook.remove()
+        return captured[-1], outputs
+
+
+def split(model: nn.Module, batch: Tensor) -> Backbone:
+    """Find the linear layer that produces the network's output, by running one batch, and check that it does.
+
+    Args:
+        model: any module that maps a batch to `(B, K)` logits.
+        batch: one batch of inputs on the model's device.
+
+    Raises:
+        BackboneError: no linear layer computes the output.
+    """
+    ran: list[tuple[str, Any, Any]] = []
+    hooks = [
+        module.register_forward_hook(lambda _, inputs, output, name=name: ran.append((name, inputs[0], output)))
+        for name, module in model.named_modules()
+        if isinstance(module, nn.Linear)
+    ]
+    try:
+        with evaluating(model), torch.no_grad():
+            outputs = model(batch)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    if not isinstance(outputs, Tensor) or outputs.ndim != 2:
+        got = tuple(outputs.shape) if isinstance(outputs, Tensor) else type(outputs).__name__
+        raise BackboneError(expected("model(batch)", "a tensor of shape (batch, outputs)", got))
+    if not ran:
+        raise BackboneError(expected("model", "a network with a linear layer", "one that runs none"))
+    name, features, output = ran[-1]
+    if output.shape != outputs.shape or not torch.equal(output, outputs):
+        raise BackboneError(
+            expected(
+                "model", "a network whose output is that of its last linear layer", f"something else after `{name}`"
+            )
+        )
+    if features.ndim != 2:
+        raise BackboneError(expected(f"the input of `{name}`", "of shape (batch, features)", tuple(features.shape)))
+    return Backbone(model, name)

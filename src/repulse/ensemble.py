@@ -1,0 +1,84 @@
+"""Ensemble: a network and its heads, as one module that predicts with uncertainty."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from tqdm import tqdm
+
+from repulse.backbone.features import inputs_of
+from repulse.backbone.split import Backbone
+from repulse.errors import DataError, expected
+from repulse.particles.heads import Heads
+from repulse.particles.history import Epoch
+from repulse.particles.tasks import Classification
+from repulse.prediction import Prediction, mean_log_probs
+from repulse.recipe import Recipe
+
+
+class Ensemble(nn.Module):
+    """The network that was retrofitted, with an ensemble of heads in place of its last layer.
+
+    Called like the network it returns the logarithm of the mean class probabilities (or, for regression, the mean), so
+    that it drops in wherever the network's logits went. `predict` tells what it does not know.
+
+    Attributes:
+        backbone: the network, shared and unchanged, seen as features and last layer.
+        heads: the fitted heads.
+        repulsion: in words, where the heads were made to disagree.
+    """
+
+    def __init__(self, backbone: Backbone, heads: Heads, repulsion: str = "nowhere") -> None:
+        super().__init__()
+        self.backbone = backbone
+        self.heads = heads
+        self.repulsion = repulsion
+
+    @property
+    def recipe(self) -> Recipe | None:
+        """The recipe of the fit."""
+        return self.heads.recipe
+
+    @property
+    def history(self) -> tuple[Epoch, ...]:
+        """Diagnostics of the fit, one record an epoch."""
+        return self.heads.history
+
+    @property
+    def model(self) -> nn.Module:
+        """The network itself."""
+        return self.backbone.model
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Log of the mean class probabilities `(B, K)`, or for regression the mean `(B, 1)`; differentiable."""
+        outputs = self.heads(self.backbone(x))
+        if isinstance(self.heads.task, Classification):
+            return mean_log_probs(outputs.log_softmax(dim=-1))
+        return outputs[..., :1].mean(dim=0)
+
+    def predict(self, x: Tensor | Iterable[Any], progress: bool = True) -> Prediction:
+        """Predict with uncertainty.
+
+        Args:
+            x: a tensor of inputs, one batch `(inputs, targets)` as the loader gives it, or a whole loader.
+            progress: show a bar over a loader when it takes more than two seconds.
+        """
+        if isinstance(x, Tensor) or (isinstance(x, tuple | list) and x and isinstance(x[0], Tensor)):
+            return self._predict(inputs_of(x))
+        bar = tqdm(x, desc="predicting", unit="batch", delay=2.0, disable=not progress, leave=False)
+        parts = [self._predict(inputs_of(batch)) for batch in bar]
+        if not parts:
+            raise DataError(expected("x", "a loader of at least one batch", "none"))
+        return Prediction.cat(parts)
+
+    @torch.no_grad()
+    def _predict(self, inputs: Tensor) -> Prediction:
+        device = next(self.heads.parameters()).device
+        return self.heads.predict(self.backbone(inputs.to(device)).flatten(start_dim=1))
+
+    def extra_repr(self) -> str:
+        count = sum(p.numel() for p in self.heads.parameters())
+        return f"{count:,} head parameters, last layer `{self.backbone.last_name}`, repelled on {self.repulsion}"

@@ -1,0 +1,84 @@
+"""Every error the library raises on purpose, and the few checks that word them alike.
+
+Messages follow one pattern, "Expected `heads` to be a positive integer, but got 0.", so that the sentence names the
+argument, what would have been right and what came.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from repulse.particles.heads import Particles
+
+
+class RepulseError(Exception):
+    """Base of all errors raised by repulse."""
+
+
+class RecipeError(RepulseError, ValueError):
+    """A setting of the recipe, or of a repulsion source, is not usable."""
+
+
+class DataError(RepulseError, ValueError):
+    """The data is empty, of the wrong shape or type, or holds NaN or infinite values."""
+
+
+class RepulsionError(DataError):
+    """The repulsion samples do not fit the inputs, the features or the recipe."""
+
+
+class BackboneError(RepulseError, ValueError):
+    """The model cannot be split into features and a last linear layer."""
+
+
+class NonFiniteLossError(RepulseError, ArithmeticError):
+    """The loss became NaN or infinite.
+
+    Attributes:
+        heads: the particles as they were at the end of the last epoch in which everything was finite.
+    """
+
+    def __init__(self, message: str, heads: Particles) -> None:
+        super().__init__(message)
+        self.heads = heads
+
+
+class FitWarning(UserWarning):
+    """The fit ended, but something about it deserves a look."""
+
+
+def expected(argument: str, wanted: str, got: object) -> str:
+    """The one sentence pattern of all input errors.
+
+    >>> expected("heads", "a positive integer", 0)
+    'Expected `heads` to be a positive integer, but got 0.'
+    """
+    return f"Expected `{argument}` to be {wanted}, but got {got}."
+
+
+def check_choice(argument: str, value: object, known: Iterable[str]) -> None:
+    """Refuse a name that is not one of `known`, and suggest the nearest one."""
+    known = list(known)
+    if isinstance(value, str) and value in known:
+        return
+    message = expected(argument, "one of " + ", ".join(repr(name) for name in known), repr(value))
+    near = difflib.get_close_matches(value, known, n=1) if isinstance(value, str) else []
+    raise RecipeError(message + (f" Did you mean {near[0]!r}?" if near else ""))
+
+
+def check_positive_integer(argument: str, value: object) -> None:
+    """Refuse what is not an integer of at least 1."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise RecipeError(expected(argument, "a positive integer", repr(value)))
+
+
+def check_number(argument: str, value: object, *, positive: bool) -> None:
+    """Refuse what is not a finite number above zero (or, if not `positive`, at least zero)."""
+    wanted = "a positive number" if positive else "a number that is zero or larger"
+    number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    if not number or float(value) < 0 or (positive and value == 0):  # pyright: ignore[reportArgumentType]
+        raise RecipeError(expected(argument, wanted, repr(value)))

@@ -1,0 +1,1 @@
+"""Experiments: one problem, table or figure a file."""

@@ -1,0 +1,63 @@
+"""Accuracy and calibration of a prediction against the truth."""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from repulse.errors import DataError, check_positive_integer, expected
+from repulse.prediction import ClassPrediction, Prediction
+
+
+def accuracy(prediction: ClassPrediction, targets: Tensor) -> float:
+    """Share of samples whose most probable class is the target."""
+    _check(prediction, targets)
+    return float((prediction.labels == targets).double().mean())
+
+
+def nll(prediction: Prediction, targets: Tensor) -> float:
+    """Mean negative log-likelihood, in nats, of the mixture of all members."""
+    _check(prediction, targets)
+    return float(-prediction.log_likelihood(targets).double().mean())
+
+
+def brier(prediction: ClassPrediction, targets: Tensor) -> float:
+    """Mean over samples of `sum_k (p_k - [k = target])^2`."""
+    _check(prediction, targets)
+    truth = torch.nn.functional.one_hot(targets, prediction.log_probs.shape[-1])
+    return float((prediction.probs.double() - truth).square().sum(dim=-1).mean())
+
+
+def ece(prediction: ClassPrediction, targets: Tensor, bins: int = 15) -> float:
+    """Expected calibration error: `sum_m |B_m|/N |accuracy(B_m) - confidence(B_m)|` over equal-width bins."""
+    from torchmetrics.functional.classification import binary_calibration_error
+
+    _check(prediction, targets)
+    correct = (prediction.labels == targets).int()
+    return float(binary_calibration_error(_confidence(prediction), correct, n_bins=bins, norm="l1"))
+
+
+def reliability(
+    prediction: ClassPrediction, targets: Tensor, bins: int = 15
+) -> tuple[Float[Tensor, " bins"], Float[Tensor, " bins"], Float[Tensor, " bins"]]:
+    """Mean confidence, accuracy and share of samples of each bin; NaN marks the first two of an empty bin."""
+    check_positive_integer("bins", bins)
+    _check(prediction, targets)
+    confidence = _confidence(prediction)
+    correct = (prediction.labels == targets).double()
+    index = (confidence * bins).long().clamp(max=bins - 1)
+    count = torch.zeros(bins, dtype=torch.float64).index_add_(0, index, torch.ones_like(confidence))
+    sums = [torch.zeros(bins, dtype=torch.float64).index_add_(0, index, v) for v in (confidence, correct)]
+    return sums[0] / count, sums[1] / count, count / count.sum()
+
+
+def _confidence(prediction: ClassPrediction) -> Float[Tensor, " B"]:
+    return prediction.confidence.double().clamp(0.0, 1.0).cpu()
+
+
+def _check(prediction: Prediction, targets: Tensor) -> None:
+    if targets.shape != (len(prediction),) or not len(prediction):
+        raise DataError(
+            expected("targets", f"of shape ({len(prediction)},), not empty", f"shape {tuple(targets.shape)}")
+        )

@@ -1,0 +1,245 @@
+"""Fit an ensemble of heads on features, or any list of networks on inputs: check, scale, optimise, report."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor, nn
+
+from repulse.errors import DataError, NonFiniteLossError, RepulsionError, expected
+from repulse.particles.heads import Heads, Networks, Particles
+from repulse.particles.history import warn_about
+from repulse.particles.optimise import DivergedError, Problem, optimise
+from repulse.particles.tasks import Classification, Regression, Task
+from repulse.recipe import Recipe
+
+PRETRAINED_NOISE = 0.1
+"""Noise added to copies of a pretrained last layer, relative to the spread of its weights."""
+
+
+def fit_heads(
+    features: Tensor,
+    targets: Tensor,
+    repulsion_features: Tensor | None = None,
+    recipe: Recipe | None = None,
+    *,
+    classes: int | None = None,
+    start: tuple[Tensor, Tensor] | None = None,
+    progress: bool = True,
+) -> Heads:
+    """Fit an ensemble of heads on features that are already there.
+
+    >>> features = torch.randn(300, 2, generator=torch.Generator().manual_seed(0))
+    >>> targets = (features[:, 0] > 0).long()
+    >>> far = 5 * torch.randn(300, 2, generator=torch.Generator().manual_seed(1))
+    >>> heads = fit_heads(features, targets, far, progress=False)
+    >>> heads.predict(features).labels.eq(targets).float().mean() > 0.95
+    tensor(True)
+
+    Args:
+        features: training features, `(N, d)`.
+        targets: class indices `(N,)`, or for regression floats `(N,)`.
+        repulsion_features: features of the repulsion samples, `(M, d)`. None repels nowhere in function space, which
+            is the plain last-layer ensemble (LL-E).
+        recipe: how to fit; `Recipe()` if not given.
+        classes: number of classes, if `targets` may not show all of them.
+        start: weight `(K, d)` and bias `(K,)` of the network's own last layer, for `init="pretrained"`.
+        progress: show a progress bar when it takes more than two seconds.
+
+    Returns:
+        The heads, on the device of the features, with `recipe` and `history`.
+
+    Raises:
+        DataError: features or targets are unusable.
+        RepulsionError: the repulsion features are.
+        NonFiniteLossError: the fit diverged; the last good heads are in its `.heads`.
+    """
+    recipe = recipe or Recipe()
+    _check_values("features", features)
+    if features.ndim != 2:
+        raise DataError(expected("features", "of shape (samples, dimensions)", f"shape {tuple(features.shape)}"))
+    recipe = _check_repulsion("repulsion_features", repulsion_features, features, recipe)
+    task = _check_targets(targets, len(features), recipe, classes)
+    targets = targets.to(features.device)
+
+    shift, scale = feature_scaling(features)
+    generator = torch.Generator().manual_seed(recipe.seed)
+    training, y, y_shift, y_scale = _scaled_targets(task, targets)
+    heads = Heads(recipe.heads, features.shape[1], training, recipe.hidden, generator).to(features.device)
+    if recipe.init == "pretrained":
+        _start_from(heads, start, shift, scale, y_shift, y_scale, generator)
+
+    def prepare(batch: Tensor) -> Tensor:
+        return (batch.to(shift.dtype) - shift) / scale
+
+    def finish() -> None:
+        heads.fold_inputs(shift, scale)
+        if isinstance(task, Regression):
+            heads.fold_targets(y_shift, y_scale)
+        heads.task = task
+
+    _run(heads, Problem(features, y, repulsion_features, prepare, training), recipe, progress, finish)
+    return heads
+
+
+def fit_networks(
+    networks: Sequence[nn.Module],
+    inputs: Tensor,
+    targets: Tensor,
+    repulsion_inputs: Tensor | None = None,
+    recipe: Recipe | None = None,
+    *,
+    classes: int | None = None,
+    progress: bool = True,
+) -> Networks:
+    """Fit any list of networks, one a particle, with the same rules as heads: a repulsive deep ensemble.
+
+    The networks are trained in place, in the mode (train or eval) they are in, on inputs and targets as they are.
+    `heads`, `hidden` and `init` of the recipe do not apply.
+
+    Args:
+        networks: modules that map a batch to `(B, K)` logits, or for regression to `(B, 1)` or `(B, 2)`.
+        inputs: training inputs, `(N, ...)`.
+        targets: class indices `(N,)`, or floats for regression.
+        repulsion_inputs: inputs on which to repel, `(M, ...)`.
+        recipe: how to fit; `Recipe()` if not given.
+        classes: number of classes, if `targets` may not show all of them.
+        progress: show a progress bar when it takes more than two seconds.
+    """
+    recipe = recipe or Recipe()
+    if recipe.prior == "function":
+        raise DataError(expected("recipe.prior", "'weights' for networks", "'function'"))
+    _check_values("inputs", inputs)
+    recipe = _check_repulsion("repulsion_inputs", repulsion_inputs, inputs, recipe)
+    task = _check_targets(targets, len(inputs), recipe, classes)
+    particles = Networks(networks, task)
+    targets = targets.to(inputs.device) if isinstance(task, Classification) else targets.to(inputs)
+    _run(particles, Problem(inputs, targets, repulsion_inputs, lambda batch: batch, task), recipe, progress)
+    return particles
+
+
+def feature_scaling(features: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean of every feature, and one common scale that gives them unit size; both are folded into the heads later.
+
+    One scale for all, not one each: features that hardly vary on the training data stay small, instead of being blown
+    up into noise, and may still grow where they are unusual.
+    """
+    dtype = torch.float64 if features.dtype == torch.float64 else torch.float32
+    shift = features.mean(dim=0, dtype=dtype)
+    scale = features.to(dtype).var(dim=0, correction=0).mean().sqrt()
+    return shift, torch.where(scale > 0, scale, torch.ones_like(scale))
+
+
+def _run(particles: Particles, problem: Problem, recipe: Recipe, progress: bool, finish=lambda: None) -> None:
+    diverged = None
+    try:
+        particles.history = optimise(particles, problem, recipe, progress)
+    except DivergedError as error:
+        diverged, particles.history = error, error.history
+    finish()
+    particles.recipe = recipe
+    particles.requires_grad_(False)
+    if diverged is not None:
+        raise NonFiniteLossError(
+            f"The loss became NaN or infinite {diverged}; a smaller `lr` or `strength` "
+            f"usually cures it. The heads as they were before that epoch are in this error's `.heads`.",
+            particles,
+        )
+    warn_about(particles.history, _spread(particles))
+
+
+@torch.no_grad()
+def _spread(particles: Particles) -> float | None:
+    """Mean distance of the particles' parameters from their mean, relative to their size."""
+    if particles.count == 1:
+        return None
+    try:
+        vectors = particles.vectors()
+    except DataError:  # networks of different architectures cannot have collapsed
+        return None
+    return float((vectors - vectors.mean(dim=0)).norm(dim=1).mean() / vectors.norm(dim=1).mean().clamp_min(1e-30))
+
+
+def _scaled_targets(task: Task, targets: Tensor) -> tuple[Task, Tensor, Tensor, Tensor]:
+    """The task and targets as the loop sees them: regression targets with zero mean and unit variance."""
+    zero, one = torch.zeros((), device=targets.device), torch.ones((), device=targets.device)
+    if isinstance(task, Classification):
+        return task, targets, zero, one
+    shift = targets.mean()
+    scale = targets.std(correction=0)
+    scale = torch.where(scale > 0, scale, one).float()
+    inner = task if task.noise is None else replace(task, noise=task.noise / float(scale))
+    return inner, ((targets - shift) / scale).float(), shift.float(), scale
+
+
+@torch.no_grad()
+def _start_from(
+    heads: Heads,
+    start: tuple[Tensor, Tensor] | None,
+    shift: Tensor,
+    scale: Tensor,
+    y_shift: Tensor,
+    y_scale: Tensor,
+    generator: torch.Generator,
+) -> None:
+    """Copy a last layer into every head, in the units of the fit, and add noise so that the heads can part."""
+    if start is None:
+        raise DataError(expected("start", "the weight and bias of a last layer for `init='pretrained'`", "None"))
+    weight, bias = (t.detach().to(shift) for t in start)
+    outputs = 1 if isinstance(heads.task, Regression) else heads.task.outputs
+    if weight.shape != (outputs, heads.features) or bias.shape != (outputs,):
+        wanted = f"a weight of shape {(outputs, heads.features)} and a bias of shape {(outputs,)}"
+        raise DataError(expected("start", wanted, f"{tuple(weight.shape)} and {tuple(bias.shape)}"))
+    bias = (bias + weight @ shift - y_shift) / y_scale
+    weight = weight * scale / y_scale
+    for copy, noisy in ((heads.weight, weight), (heads.bias, bias)):
+        noise = torch.randn(copy.shape, generator=generator).to(copy)
+        copy.copy_(PRETRAINED_NOISE * weight.std() * noise)
+        copy[:, :outputs] += noisy
+
+
+def _check_values(name: str, values: Tensor, error: type[DataError] = DataError) -> None:
+    if not isinstance(values, Tensor):
+        raise error(expected(name, "a tensor", type(values).__name__))
+    if not values.numel():
+        raise error(expected(name, "non-empty", f"shape {tuple(values.shape)}"))
+    if not values.is_floating_point():
+        raise error(expected(name, "a float tensor", f"{values.dtype}"))
+    bad = ~torch.isfinite(values.flatten(start_dim=1) if values.ndim > 1 else values.unsqueeze(1)).all(dim=1)
+    if bool(bad.any()):
+        rows = bad.nonzero().flatten()
+        raise error(
+            expected(name, "finite", f"NaN or infinite values in {len(rows)} rows, the first being row {rows[0]}")
+        )
+
+
+def _check_repulsion(name: str, repulsion: Tensor | None, features: Tensor, recipe: Recipe) -> Recipe:
+    """Check the repulsion samples; without any, function-space repulsion becomes none."""
+    if repulsion is None:
+        return recipe.replace(space="none") if recipe.space == "function" else recipe
+    _check_values(name, repulsion, RepulsionError)
+    if repulsion.shape[1:] != features.shape[1:]:
+        wanted = f"of shape (samples, {', '.join(map(str, features.shape[1:]))}) like the training data"
+        raise RepulsionError(expected(name, wanted, f"shape {tuple(repulsion.shape)}"))
+    if repulsion.device != features.device:
+        raise RepulsionError(expected(name, f"on {features.device} like the training data", f"{repulsion.device}"))
+    return recipe
+
+
+def _check_targets(targets: Tensor, samples: int, recipe: Recipe, classes: int | None) -> Task:
+    if targets.shape != (samples,):
+        raise DataError(expected("targets", f"of shape ({samples},), one a sample", f"shape {tuple(targets.shape)}"))
+    if recipe.task == "regression":
+        _check_values("targets", targets)
+        return Regression(recipe.noise)
+    if targets.is_floating_point() or targets.dtype == torch.bool or targets.is_complex():
+        raise DataError(expected("targets", "integer class indices for classification", f"{targets.dtype}"))
+    low, high = int(targets.min()), int(targets.max())
+    if low < 0 or (classes is not None and high >= classes):
+        wanted = f"between 0 and {classes - 1}" if classes is not None else "zero or larger"
+        raise DataError(expected("targets", wanted, f"values from {low} to {high}"))
+    if low == high:
+        raise DataError(expected("targets", "of at least two classes", f"only class {low}"))
+    return Classification(classes if classes is not None else high + 1)

@@ -1,0 +1,153 @@
+"""Forces as losses: what a training loop adds to its likelihood so that autograd moves the particles apart.
+
+Each rule says in closed form where a particle should go; `repulsion` is a scalar whose gradient is minus that
+direction, so that it can be added to any loss and pulled back through whatever produced the outputs. The likelihood is
+pulled back through the training batch and the repulsion through the repulsion batch, because each is computed there.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from repulse.errors import DataError, check_choice, check_number, expected
+from repulse.particles.kernels import Pairs, evaluate
+from repulse.particles.rules import DIRECTIONS
+from repulse.recipe import BANDWIDTHS, KERNELS, ON, RULES
+
+
+class _Repulsion(torch.autograd.Function):
+    """Value: sum_i log sum_j k_ij. Gradient: minus the direction of the rule."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, pairs: Pairs, rule: str) -> Tensor:
+        ctx.save_for_backward(DIRECTIONS[rule](pairs).to(x.dtype))
+        return pairs.k.sum(dim=1).log().sum().to(x.dtype)
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+        (direction,) = ctx.saved_tensors
+        return -gradient * direction, None, None
+
+
+class _Mix(torch.autograd.Function):
+    """Identity whose gradient is averaged over particles with the weights `k / n`."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, k: Tensor) -> Tensor:
+        ctx.save_for_backward(k)
+        return x.view_as(x)
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+        (k,) = ctx.saved_tensors
+        return mix(gradient, k), None
+
+
+def mix(values: Float[Tensor, "n ..."], k: Float[Tensor, "n n"]) -> Float[Tensor, "n ..."]:
+    """`(1/n) sum_j k_ij values_j`: what SVGD does to driving forces."""
+    return torch.tensordot(k.to(values.dtype), values, dims=1) / len(k)
+
+
+def mix_driving(x: Float[Tensor, "n ..."], k: Float[Tensor, "n n"]) -> Float[Tensor, "n ..."]:
+    """The same values, whose gradient will be averaged by `mix`."""
+    return _Mix.apply(x, k)  # pyright: ignore[reportReturnType]
+
+
+def in_space(outputs: Float[Tensor, "n ... K"], on: str) -> Float[Tensor, "n ... K"]:
+    """Map logits to the space in which the kernel compares them."""
+    if on == "probabilities":
+        return outputs.softmax(dim=-1)
+    if on == "log_probabilities":
+        return outputs.log_softmax(dim=-1)
+    if on == "centred_logits":
+        return outputs - outputs.mean(dim=-1, keepdim=True)
+    return outputs
+
+
+def repel(x: Float[Tensor, "n ..."], rule: str, kernel: str, bandwidth: str | float) -> tuple[Tensor, Pairs]:
+    """`repulsion` on values as they are, with the kernel it was computed from."""
+    flat = x.flatten(start_dim=1)
+    pairs = evaluate(flat, kernel, bandwidth)
+    return _Repulsion.apply(flat, pairs, rule), pairs  # pyright: ignore[reportReturnType]
+
+
+def repulsion(
+    outputs: Float[Tensor, "n ..."],
+    *,
+    on: str = "logits",
+    rule: str = "kde",
+    kernel: str = "rbf",
+    bandwidth: str | float = "median",
+) -> Float[Tensor, ""]:
+    """Repulsion between n particles, as a loss to add to a training loop of your own.
+
+    For the kde rule this is `sum_i log sum_j k(x_i, sg x_j)`, where sg stops the gradient. Outputs must come from the
+    repulsion samples, not from the training batch, unless you want to repel there.
+
+    >>> outputs = torch.tensor([[0.0], [1.0]], requires_grad=True)
+    >>> repulsion(outputs).backward()
+    >>> (-outputs.grad).flatten().sign().tolist()  # descending pushes the two apart
+    [-1.0, 1.0]
+
+    Args:
+        outputs: one entry of the first axis a particle; for classification, logits with classes on the last axis. Pass
+            `(n, p)` parameter vectors to repel in parameter space.
+        on: "logits" (the values as they are), "probabilities", "centred_logits" or "log_probabilities".
+        rule: "kde", "blob", "sge", "ssge" or "svgd". SVGD also averages the driving forces: pass the training outputs
+            through `mix_driving(outputs, kernel_matrix(...))` before the likelihood.
+        kernel: "rbf", "laplace", "l2" or "imq".
+        bandwidth: "median", "median_offdiagonal" or a number per coordinate.
+    """
+    check_choice("rule", rule, RULES)
+    _check(outputs, on, kernel, bandwidth)
+    loss, _ = repel(in_space(outputs, on), rule, kernel, bandwidth)
+    return loss
+
+
+def kernel_matrix(
+    outputs: Float[Tensor, "n ..."],
+    *,
+    on: str = "logits",
+    kernel: str = "rbf",
+    bandwidth: str | float = "median",
+) -> Float[Tensor, "n n"]:
+    """Kernel values between n particles, without gradient: how much they feel each other. Arguments as `repulsion`."""
+    _check(outputs, on, kernel, bandwidth)
+    return evaluate(in_space(outputs, on).flatten(start_dim=1), kernel, bandwidth).k
+
+
+def _check(outputs: Tensor, on: str, kernel: str, bandwidth: str | float) -> None:
+    check_choice("on", on, ON)
+    check_choice("kernel", kernel, KERNELS)
+    if isinstance(bandwidth, str):
+        check_choice("bandwidth", bandwidth, BANDWIDTHS)
+    else:
+        check_number("bandwidth", bandwidth, positive=True)
+    if outputs.ndim < 2 or not outputs.is_floating_point():
+        got = f"{outputs.dtype} of shape {tuple(outputs.shape)}"
+        raise DataError(expected("outputs", "a float tensor of shape (n, ...)", got))
+
+
+def gaussian_process_prior(
+    outputs: Float[Tensor, "n B K"], features: Float[Tensor, "B d"], std: float = 1.0
+) -> Float[Tensor, ""]:
+    """Minus the log density (up to a constant) of linear heads' outputs under their own Gaussian-process prior.
+
+    A linear head with weights and biases from N(0, std^2) gives outputs on a batch with features `P` that are Gaussian
+    with covariance `C = std^2 (P P^T + 1)`, independently for each class; the loss is `sum_ik f_ik^T C^-1 f_ik / 2`.
+    `C` has rank at most d + 1, so its diagonal gets a jitter of 1e-3 of its mean.
+    """
+    features = features.detach().to(outputs.dtype)
+    covariance = std**2 * (features @ features.T + 1)
+    jitter = 1e-3 * covariance.diagonal().mean()
+    factor = torch.linalg.cholesky(
+        covariance + jitter * torch.eye(len(features), dtype=features.dtype, device=features.device)
+    )
+    columns = outputs.transpose(0, 1).flatten(start_dim=1)  # (B, n K)
+    return 0.5 * (columns * torch.cholesky_solve(columns, factor)).sum()

@@ -1,0 +1,65 @@
+"""What a fit records of itself, epoch by epoch, and what it says in words when something looks wrong."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from repulse.errors import FitWarning
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """Diagnostics of one epoch; None where there is no repulsion or no repulsion sample.
+
+    Attributes:
+        nll: negative log-likelihood, mean over heads and batches.
+        repulsion: `log sum_j k_ij`, mean over heads and batches: 0 when heads do not feel each other, log n when they
+            coincide.
+        force_ratio: size of the (weighted) repulsion gradient over that of the likelihood and prior, on the last batch.
+        bandwidth: of the kernel, on the last batch.
+        kernel: mean kernel value between different heads, on the last batch.
+        epistemic_train: mean epistemic uncertainty on the last training batch.
+        epistemic_repulsion: the same on the last repulsion batch.
+    """
+
+    nll: float
+    repulsion: float | None
+    force_ratio: float | None
+    bandwidth: float | None
+    kernel: float | None
+    epistemic_train: float
+    epistemic_repulsion: float | None
+
+
+def warn_about(history: Sequence[Epoch], spread: float | None) -> None:
+    """Warn, in words, about a fit that should not be trusted as it is.
+
+    Args:
+        history: the epochs.
+        spread: mean distance between the heads' parameters, relative to their size; None for a single head.
+    """
+    last = history[-1]
+    if spread is not None and spread < 1e-3:
+        _warn(
+            f"the heads have collapsed onto each other (their parameters differ by {spread:.1e} of their size), so "
+            "epistemic uncertainty will be near zero everywhere. Use `init='random'`, a larger `strength`, or a larger "
+            "`prior_std`."
+        )
+    if last.kernel is not None and last.kernel < 1e-6:
+        _warn(
+            f"the kernel between heads has underflowed (mean value {last.kernel:.1e}), so they no longer repel each "
+            "other. Use `bandwidth='median'` or a larger number."
+        )
+    if len(history) > 1:
+        gained, of_all = history[-2].nll - last.nll, history[0].nll - last.nll
+        if of_all > 0 and gained > 0.05 * of_all:
+            _warn(
+                f"the fit has not converged: its last epoch still brought {gained / of_all:.0%} of all progress since "
+                "the first. Use more `epochs` or a larger `lr`."
+            )
+
+
+def _warn(message: str) -> None:
+    warnings.warn(f"After fitting, {message}", FitWarning, stacklevel=5)

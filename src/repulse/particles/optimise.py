@@ -1,0 +1,248 @@
+"""The loop: draw a training batch and a repulsion batch, add up the forces, take a step of Adam."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from tqdm import tqdm
+
+from repulse.particles.forces import gaussian_process_prior, mix_driving, repel
+from repulse.particles.heads import Particles
+from repulse.particles.history import Epoch
+from repulse.particles.kernels import Pairs
+from repulse.particles.tasks import Task
+from repulse.recipe import Recipe
+
+LEAST_EPOCHS, LEAST_STEPS = 3, 2000
+"""How long a fit takes if the recipe does not say: so many passes over the data, and so many steps, at least."""
+
+
+class DivergedError(Exception):
+    """Something became non-finite; the particles hold the state of the last good epoch."""
+
+    def __init__(self, epoch: int, epochs: int, history: tuple[Epoch, ...]) -> None:
+        super().__init__(f"in epoch {epoch} of {epochs}")
+        self.history = history
+
+
+@dataclass(frozen=True)
+class Forces:
+    """The two parts of the loss of one step, and what they were computed from."""
+
+    nll: Tensor
+    driving: Tensor
+    repulsion: Tensor | None
+    pairs: Pairs | None
+    outputs: Tensor
+    repulsion_outputs: Tensor | None
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Everything the loop needs besides the particles.
+
+    Attributes:
+        x: training features (or inputs), `(N, ...)`.
+        y: targets in the units of `task`.
+        repulsion: features (or inputs) on which to repel, or None.
+        prepare: applied to each batch before the particles see it (scaling of features).
+        task: likelihood in those units.
+    """
+
+    x: Tensor
+    y: Tensor
+    repulsion: Tensor | None
+    prepare: Callable[[Tensor], Tensor]
+    task: Task
+
+
+def optimise(particles: Particles, problem: Problem, recipe: Recipe, progress: bool) -> tuple[Epoch, ...]:
+    """Fit the particles in place.
+
+    Raises:
+        DivergedError: when the loss or a parameter is no longer finite; the particles are then as after the last good
+            epoch.
+    """
+    steps = max(len(problem.x) // recipe.batch_size, 1)
+    epochs = recipe.epochs or max(LEAST_EPOCHS, math.ceil(LEAST_STEPS / steps))
+    loop = _Loop(particles, problem, recipe, steps, steps * epochs)
+    history: list[Epoch] = []
+    good = _snapshot(particles)
+    name = f"fitting {particles.count} heads"
+    with tqdm(total=loop.total, desc=name, unit="step", delay=2.0, disable=not progress, leave=False) as bar:
+        for epoch in range(epochs):
+            try:
+                record = loop.run_epoch(bar)
+            except torch.linalg.LinAlgError:  # pyright: ignore[reportPrivateImportUsage]
+                # ssge: NaN has no eigenvectors
+                record = None
+            if record is None or not bool(torch.stack([torch.isfinite(p).all() for p in loop.parameters]).all()):
+                _restore(particles, good)
+                raise DivergedError(epoch + 1, epochs, tuple(history))
+            good = _snapshot(particles)
+            history.append(record)
+            bar.set_postfix(epoch=f"{epoch + 1}/{epochs}", nll=f"{record.nll:.4f}", refresh=False)
+    return tuple(history)
+
+
+class _Loop:
+    """Optimiser, batches and step counter of one fit."""
+
+    def __init__(self, particles: Particles, problem: Problem, recipe: Recipe, steps: int, total: int) -> None:
+        self.particles, self.problem, self.recipe = particles, problem, recipe
+        self.steps, self.total, self.step = steps, total, 0
+        self.parameters: list[Tensor] = list(particles.parameters())
+        fused = all(p.device.type in ("cpu", "cuda") for p in self.parameters)
+        self.optimizer = torch.optim.Adam(self.parameters, lr=recipe.lr, fused=fused)
+        generator = torch.Generator().manual_seed(recipe.seed)
+        device = problem.x.device
+        self.batches = batches(len(problem.x), recipe.batch_size, generator, device)
+        self.repulsion_batches = None
+        if problem.repulsion is not None:
+            size = len(problem.repulsion)
+            own = torch.Generator().manual_seed(recipe.seed + 1)  # so that repelling does not reorder the training data
+            self.repulsion_batches = batches(size, recipe.repulsion_batch_size, own, device)
+
+    def run_epoch(self, bar: tqdm[Any]) -> Epoch | None:
+        """One pass over the training data; None if its loss is not finite."""
+        nll = torch.zeros((), device=self.problem.x.device)
+        repulsion = torch.zeros_like(nll)
+        for _ in range(self.steps - 1):
+            forces, _ = self.take_step(measure=False)
+            nll += forces.nll.detach().mean()
+            repulsion += 0 if forces.repulsion is None else forces.repulsion.detach()
+            bar.update()
+        forces, ratio = self.take_step(measure=True)
+        nll += forces.nll.detach().mean()
+        repulsion += 0 if forces.repulsion is None else forces.repulsion.detach()
+        bar.update()
+        if not bool(torch.isfinite(nll + repulsion)):
+            return None
+        mean_repulsion = repulsion / (self.steps * self.particles.count)
+        return _record(self.problem.task, forces, nll / self.steps, mean_repulsion, ratio)
+
+    def take_step(self, *, measure: bool) -> tuple[Forces, float | None]:
+        """One step of Adam; with `measure`, also the ratio of the two forces."""
+        recipe, problem = self.recipe, self.problem
+        progress = self.step / self.total
+        if recipe.decay == "cosine":
+            self.optimizer.param_groups[0]["lr"] = recipe.lr * 0.5 * (1 + math.cos(math.pi * progress))
+        strength = recipe.strength * ramp(recipe.schedule, progress)
+        batch = next(self.batches)
+        x, y = problem.prepare(problem.x[batch]), problem.y[batch]
+        r = None
+        if problem.repulsion is not None and self.repulsion_batches is not None:
+            r = problem.prepare(problem.repulsion[next(self.repulsion_batches)])
+        forces = compute_forces(self.particles, problem, recipe, x, y, r)
+        self.optimizer.zero_grad()
+        ratio = backward(self.particles, forces, strength, recipe, measure=measure)
+        self.optimizer.step()
+        self.step += 1
+        return forces, ratio
+
+
+def compute_forces(
+    particles: Particles, problem: Problem, recipe: Recipe, x: Tensor, y: Tensor, r: Tensor | None
+) -> Forces:
+    """Likelihood and prior on the training batch, repulsion on the repulsion batch, for one step."""
+    repulsion_outputs = None if r is None else particles(r)
+    repulsion, pairs = None, None
+    if particles.count > 1 and recipe.strength > 0 and recipe.space != "none":
+        if recipe.space == "parameters":
+            compared = particles.vectors()
+        else:
+            compared = problem.task.compared(repulsion_outputs, recipe.on)  # pyright: ignore[reportArgumentType]
+        repulsion, pairs = repel(compared, recipe.rule, recipe.kernel, recipe.bandwidth)
+
+    outputs = particles(x)
+    mixing = pairs.k if pairs is not None and recipe.rule == "svgd" and recipe.space == "function" else None
+    driven = outputs if mixing is None else mix_driving(outputs, mixing)
+    nll = problem.task.nll(driven, y)
+    # The exact weight of the prior beside a mean log-likelihood is 1/N.
+    if recipe.prior == "function":
+        at, features = (outputs, x) if r is None else (repulsion_outputs, r)
+        at = at if mixing is None else mix_driving(at, mixing)  # pyright: ignore[reportArgumentType]
+        prior = gaussian_process_prior(at, features, recipe.prior_std)  # pyright: ignore[reportArgumentType]
+    else:
+        values = list(particles.parameters()) if mixing is None else [mix_driving(particles.vectors(), mixing)]
+        prior = torch.stack([value.square().sum() for value in values]).sum() / (2 * recipe.prior_std**2)
+    driving = nll.sum() + prior / len(problem.x)
+    return Forces(nll, driving, repulsion, pairs, outputs, repulsion_outputs)
+
+
+def backward(
+    particles: Particles, forces: Forces, strength: float, recipe: Recipe, *, measure: bool = False
+) -> float | None:
+    """Leave minus the velocity of every particle in the gradients of its parameters.
+
+    With `measure`, returns the size of the repulsive part of it relative to the driving part.
+    """
+    mixed = forces.pairs is not None and recipe.rule == "svgd" and recipe.space == "parameters"
+    if forces.repulsion is None:
+        forces.driving.backward()
+        return None
+    if not (mixed or measure):
+        (forces.driving + strength * forces.repulsion).backward()
+        return None
+    forces.driving.backward(retain_graph=True)
+    if mixed:
+        particles.mix_gradients(forces.pairs.k)  # pyright: ignore[reportOptionalMemberAccess]
+    driving = _gradient(particles)
+    (strength * forces.repulsion).backward()
+    return float((_gradient(particles) - driving).norm() / driving.norm().clamp_min(1e-30)) if measure else None
+
+
+def _gradient(particles: Particles) -> Tensor:
+    return torch.cat([p.grad.flatten() for p in particles.parameters() if p.grad is not None])
+
+
+def batches(size: int, batch: int, generator: torch.Generator, device: torch.device) -> Iterator[Tensor]:
+    """Indices of random batches for ever: every sample once before any comes again; incomplete batches are dropped."""
+    batch = min(batch, size)
+    while True:
+        order = torch.randperm(size, generator=generator).to(device)
+        yield from order[: size - size % batch].split(batch)
+
+
+def ramp(schedule: str, t: float) -> float:
+    """Factor of the strength at the fraction `t` of the fit.
+
+    >>> [ramp("linear", t) for t in (0.0, 0.25, 0.5, 0.75)]
+    [0.0, 0.5, 1.0, 1.0]
+    """
+    if schedule == "linear":
+        return min(2 * t, 1.0)
+    if schedule == "tanh":
+        return math.tanh((1.3 * t) ** 10)
+    if schedule == "cyclic":
+        return (5 * t % 1.0) ** 10
+    return 1.0
+
+
+@torch.no_grad()
+def _record(task: Task, forces: Forces, nll: Tensor, repulsion: Tensor, ratio: float | None) -> Epoch:
+    elsewhere = forces.repulsion_outputs
+    return Epoch(
+        nll=float(nll),
+        repulsion=None if forces.repulsion is None else float(repulsion),
+        force_ratio=ratio,
+        bandwidth=None if forces.pairs is None else float(forces.pairs.bandwidth),
+        kernel=None if forces.pairs is None else float(forces.pairs.mean_off_diagonal),
+        epistemic_train=float(task.predict(forces.outputs).epistemic.mean()),
+        epistemic_repulsion=None if elsewhere is None else float(task.predict(elsewhere).epistemic.mean()),
+    )
+
+
+def _snapshot(particles: Particles) -> list[Tensor]:
+    return [p.detach().clone() for p in particles.parameters()]
+
+
+@torch.no_grad()
+def _restore(particles: Particles, snapshot: list[Tensor]) -> None:
+    for parameter, saved in zip(particles.parameters(), snapshot, strict=True):
+        parameter.copy_(saved)

@@ -1,0 +1,194 @@
+"""What a prediction holds, and how its uncertainty splits into aleatoric and epistemic parts.
+
+The pure functions work on member log-probabilities `(n, B, K)`, so that extreme logits stay finite; the two frozen
+classes are thin objects around them. Entropies are in nats.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import TypeVar
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from repulse.errors import DataError, expected
+
+
+def mean_log_probs(log_probs: Float[Tensor, "n B K"]) -> Float[Tensor, "B K"]:
+    """Logarithm of the mean member probability: `logsumexp_i log p_i - log n`."""
+    return torch.logsumexp(log_probs, dim=0) - math.log(log_probs.shape[0])
+
+
+def entropy(log_probs: Float[Tensor, "*batch K"]) -> Float[Tensor, "*batch"]:
+    """`-sum_k p_k log p_k`, with `0 log 0 = 0`."""
+    return -_weighted(log_probs.exp(), log_probs).sum(dim=-1)
+
+
+def expected_entropy(log_probs: Float[Tensor, "n B K"]) -> Float[Tensor, " B"]:
+    """Aleatoric uncertainty: the mean over members of their entropies, the doubt they share."""
+    return entropy(log_probs).mean(dim=0)
+
+
+def mutual_information(log_probs: Float[Tensor, "n B K"]) -> Float[Tensor, " B"]:
+    """Epistemic uncertainty: `mean_i KL(p_i || mean p)`, how far members disagree; between 0 and log n.
+
+    The divergence form is used because the difference of entropies goes negative in float32.
+    """
+    log_mean = mean_log_probs(log_probs)
+    divergence = _weighted(log_probs.exp(), log_probs - log_mean).sum(dim=-1).mean(dim=0)
+    return divergence.clamp(0.0, math.log(log_probs.shape[0]))
+
+
+def _weighted(weights: Tensor, values: Tensor) -> Tensor:
+    """`weights * values`, where a zero weight gives zero even if the value is infinite or NaN."""
+    return torch.where(weights > 0, weights * values, torch.zeros_like(weights))
+
+
+P = TypeVar("P", bound="Prediction")
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Prediction(ABC):
+    """A batch of predictions with its uncertainty; batch axis first in every property.
+
+    `total == aleatoric + epistemic`, always. Slicing (`prediction[:8]`, `prediction[mask]`) keeps the type.
+    """
+
+    @property
+    @abstractmethod
+    def aleatoric(self) -> Tensor:
+        """Uncertainty that all members share: the input is ambiguous."""
+
+    @property
+    @abstractmethod
+    def epistemic(self) -> Tensor:
+        """Uncertainty from disagreement: the model has seen nothing like this input."""
+
+    @property
+    def total(self) -> Tensor:
+        """`aleatoric + epistemic`."""
+        return self.aleatoric + self.epistemic
+
+    @abstractmethod
+    def log_likelihood(self, targets: Tensor) -> Tensor:
+        """Log of the predictive density of each target, shape `(B,)`."""
+
+    def __len__(self) -> int:
+        return getattr(self, fields(self)[0].name).shape[1]
+
+    def __getitem__(self, index: int | slice | Tensor | Sequence[int]):
+        """The predictions of some of the samples, as a prediction of the same type."""
+        if isinstance(index, int):
+            index = slice(index, index + 1 or None)
+        return type(self)(*(getattr(self, field.name)[:, index] for field in fields(self)))
+
+    def cpu(self):
+        """The same prediction on the CPU."""
+        return type(self)(*(getattr(self, field.name).cpu() for field in fields(self)))
+
+    @staticmethod
+    def cat(parts: Sequence[P]) -> P:
+        """One prediction from those of consecutive batches."""
+        if not parts:
+            raise DataError(expected("parts", "at least one prediction", "none"))
+        kind = type(parts[0])
+        return kind(*(torch.cat([getattr(part, f.name) for part in parts], dim=1) for f in fields(kind)))
+
+    def __repr__(self) -> str:
+        if not len(self):
+            return f"{type(self).__name__}(0 samples)"
+        return (
+            f"{type(self).__name__}({len(self)} samples, {getattr(self, fields(self)[0].name).shape[0]} members, "
+            f"mean aleatoric {self.aleatoric.mean():.4g}, mean epistemic {self.epistemic.mean():.4g})"
+        )
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class ClassPrediction(Prediction):
+    """Class probabilities of an ensemble.
+
+    >>> agree = ClassPrediction(torch.tensor([[[0.5, 0.5]], [[0.5, 0.5]]]).log())
+    >>> [round(float(u), 3) for u in (agree.aleatoric, agree.epistemic)]
+    [0.693, 0.0]
+    >>> differ = ClassPrediction(torch.tensor([[[1.0, 0.0]], [[0.0, 1.0]]]).log())
+    >>> [round(float(u), 3) for u in (differ.aleatoric, differ.epistemic)]
+    [0.0, 0.693]
+
+    Attributes:
+        log_probs: log-probabilities of every member, `(n, B, K)`.
+    """
+
+    log_probs: Float[Tensor, "n B K"]
+
+    @property
+    def probs(self) -> Float[Tensor, "B K"]:
+        """Mean member probabilities."""
+        return mean_log_probs(self.log_probs).exp()
+
+    @property
+    def aleatoric(self) -> Float[Tensor, " B"]:
+        """Mean entropy of the members, in nats."""
+        return expected_entropy(self.log_probs)
+
+    @property
+    def epistemic(self) -> Float[Tensor, " B"]:
+        """Mutual information between class and member, in nats; at most `log n`."""
+        return mutual_information(self.log_probs)
+
+    @property
+    def labels(self) -> Int[Tensor, " B"]:
+        """The most probable class."""
+        return self.log_probs.logsumexp(dim=0).argmax(dim=-1)
+
+    @property
+    def confidence(self) -> Float[Tensor, " B"]:
+        """Probability of the most probable class."""
+        return self.probs.amax(dim=-1)
+
+    def log_likelihood(self, targets: Int[Tensor, " B"]) -> Float[Tensor, " B"]:
+        """`log mean_i p_i(target)`, floored at log 1e-12."""
+        picked = mean_log_probs(self.log_probs).gather(-1, targets.unsqueeze(-1)).squeeze(-1)
+        return picked.clamp_min(math.log(1e-12))
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class RegressionPrediction(Prediction):
+    """A mixture of Gaussians, one of each member. All three uncertainties are variances.
+
+    Attributes:
+        means: mean of every member, `(n, B)`.
+        variances: variance of every member, `(n, B)`.
+    """
+
+    means: Float[Tensor, "n B"]
+    variances: Float[Tensor, "n B"]
+
+    @property
+    def mean(self) -> Float[Tensor, " B"]:
+        """Mean of the mixture."""
+        return self.means.mean(dim=0)
+
+    @property
+    def aleatoric(self) -> Float[Tensor, " B"]:
+        """Mean variance of the members."""
+        return self.variances.mean(dim=0)
+
+    @property
+    def epistemic(self) -> Float[Tensor, " B"]:
+        """Variance of the members' means."""
+        return (self.means - self.mean).square().mean(dim=0)
+
+    @property
+    def std(self) -> Float[Tensor, " B"]:
+        """Standard deviation of the mixture, `sqrt(total)`."""
+        return self.total.sqrt()
+
+    def log_likelihood(self, targets: Float[Tensor, " B"]) -> Float[Tensor, " B"]:
+        """`log mean_i N(target; mean_i, variance_i)`."""
+        normal = -0.5 * ((targets - self.means).square() / self.variances + (2 * math.pi * self.variances).log())
+        return normal.logsumexp(dim=0) - math.log(self.means.shape[0])

@@ -1,0 +1,151 @@
+"""Recipe: everything that decides a fit, in one frozen, JSON-friendly place."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any
+
+from repulse.errors import RecipeError, check_choice, check_number, check_positive_integer, expected
+
+SPACES = ("function", "parameters", "none")
+ON = ("probabilities", "logits", "centred_logits", "log_probabilities")
+RULES = ("kde", "blob", "sge", "ssge", "svgd")
+KERNELS = ("rbf", "laplace", "l2", "imq")
+BANDWIDTHS = ("median", "median_offdiagonal")
+SCHEDULES = ("constant", "linear", "tanh", "cyclic")
+PRIORS = ("weights", "function")
+INITS = ("random", "pretrained")
+DECAYS = ("cosine", "none")
+TASKS = ("classification", "regression")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """What to fit, how the heads repel each other, and how the fit is run.
+
+    The heads minimise, summed over the heads,
+
+        mean negative log-likelihood + |theta|^2 / (2 N prior_std^2) + strength * log sum_j k(x_i, x_j)
+
+    where `x_i` is what `space` and `on` say: the outputs of head i on a batch of repulsion samples, or its parameters.
+    `Recipe()` is what was measured to work without tuning (docs/defaults.md).
+
+    Attributes:
+        heads: number of heads (particles).
+        hidden: widths of hidden layers of each head; `()` means linear heads, as in the paper.
+        task: "classification" or "regression".
+        noise: regression only: the known noise standard deviation, in units of the targets; None predicts a variance
+            for every input.
+        space: where heads repel: "function" (their outputs on the repulsion samples), "parameters", or "none".
+        on: which function of the outputs: "probabilities", "logits", "centred_logits" (mean over classes removed,
+            which softmax ignores anyway) or "log_probabilities". Regression always repels on the mean.
+        rule: the estimate of the density the heads run away from: "kde", "blob", "sge", "ssge" or "svgd".
+        kernel: "rbf", "laplace" (L1 distance), "l2" (distance not squared) or "imq".
+        bandwidth: "median" (over all pairs, a head with itself included), "median_offdiagonal", or a number, which is
+            taken per coordinate: `exp(-mean((x_i - x_j)^2) / bandwidth)` for the rbf kernel.
+        strength: weight of the repulsion beside the mean log-likelihood. The exact posterior has 1/N, which no
+            training of realistic length can see; 0.001 to 1 is the useful range.
+        schedule: strength over the fit: "constant", "linear" (grows over the first half), "tanh" or "cyclic".
+        prior: "weights" (Gaussian on the parameters) or "function" (the Gaussian process that linear heads with that
+            weight prior are, scored on the repulsion samples).
+        prior_std: standard deviation of the weights under the prior, for features scaled to unit size.
+        init: "random" (independent, as `torch.nn.Linear`) or "pretrained" (the network's last layer plus noise).
+        epochs: passes over the training features; None for at least 3 passes and at least 2000 steps.
+        lr: learning rate of Adam.
+        decay: "cosine" (learning rate to zero over the fit) or "none".
+        batch_size: training samples a step.
+        repulsion_batch_size: repulsion samples a step.
+        repulsion_samples: how many repulsion samples `retrofit` computes features of (it cycles through them).
+        seed: of everything random in the fit.
+    """
+
+    heads: int = 10
+    hidden: tuple[int, ...] = ()
+    task: str = "classification"
+    noise: float | None = None
+    space: str = "function"
+    on: str = "probabilities"
+    rule: str = "kde"
+    kernel: str = "rbf"
+    bandwidth: str | float = "median"
+    strength: float = 0.03
+    schedule: str = "constant"
+    prior: str = "weights"
+    prior_std: float = 0.2
+    init: str = "random"
+    epochs: int | None = None
+    lr: float = 2e-3
+    decay: str = "cosine"
+    batch_size: int = 128
+    repulsion_batch_size: int = 128
+    repulsion_samples: int = 10_000
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("heads", "batch_size", "repulsion_batch_size", "repulsion_samples"):
+            check_positive_integer(name, getattr(self, name))
+        if self.epochs is not None:
+            check_positive_integer("epochs", self.epochs)
+        object.__setattr__(self, "hidden", _as_widths(self.hidden))
+        for name, known in _CHOICES.items():
+            check_choice(name, getattr(self, name), known)
+        if isinstance(self.bandwidth, str):
+            check_choice("bandwidth", self.bandwidth, BANDWIDTHS)
+        else:
+            check_number("bandwidth", self.bandwidth, positive=True)
+        check_number("strength", self.strength, positive=False)
+        for name in ("prior_std", "lr"):
+            check_number(name, getattr(self, name), positive=True)
+        if self.noise is not None:
+            check_number("noise", self.noise, positive=True)
+        if isinstance(self.seed, bool) or not isinstance(self.seed, int):
+            raise RecipeError(expected("seed", "an integer", repr(self.seed)))
+        if self.prior == "function" and self.hidden:
+            raise RecipeError(expected("prior", "'weights' for heads with hidden layers", "'function'"))
+        if self.init == "pretrained" and self.hidden:
+            raise RecipeError(expected("init", "'random' for heads with hidden layers", "'pretrained'"))
+
+    def replace(self, **changes: Any) -> Recipe:
+        """A copy with some fields changed.
+
+        >>> Recipe().replace(heads=5).heads
+        5
+        """
+        for name in changes:
+            check_choice("field", name, [field.name for field in dataclasses.fields(self)])
+        return dataclasses.replace(self, **changes)
+
+
+_CHOICES = {
+    "task": TASKS,
+    "space": SPACES,
+    "on": ON,
+    "rule": RULES,
+    "kernel": KERNELS,
+    "schedule": SCHEDULES,
+    "prior": PRIORS,
+    "init": INITS,
+    "decay": DECAYS,
+}
+
+
+def _as_widths(value: object) -> tuple[int, ...]:
+    if not isinstance(value, tuple | list):
+        raise RecipeError(expected("hidden", "a tuple of layer widths", repr(value)))
+    for width in value:
+        check_positive_integer("hidden", width)
+    return tuple(value)
+
+
+LL_E = Recipe(space="none")
+"""Last-layer ensemble: independent heads, no repulsion."""
+
+RLL_E = Recipe(space="parameters")
+"""Repulsive last-layer ensemble: the heads' parameters repel each other."""
+
+FS_RLL_E = Recipe(space="function")
+"""Function-space repulsive last-layer ensemble: the heads' predictions on the repulsion samples repel each other."""
+
+PAPER_SCHEDULE = {"epochs": 30, "lr": 1e-4, "decay": "none", "strength": 0.1, "prior_std": 1.0}
+"""How the paper trained its heads: `FS_RLL_E.replace(**PAPER_SCHEDULE)`."""

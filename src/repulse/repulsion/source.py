@@ -1,0 +1,82 @@
+"""The contract of a source, the trivial source, and the mixture of several."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from repulse.errors import RecipeError, RepulsionError, check_number, expected
+
+
+class Source(ABC):
+    """Makes repulsion samples from a batch of training inputs."""
+
+    @abstractmethod
+    def sample(self, batch: Tensor, generator: torch.Generator) -> Tensor:
+        """As many inputs, of the same shape and in the same space, as `batch` holds.
+
+        Args:
+            batch: training inputs `(B, ...)`, as the model takes them (normalised, if it wants them so).
+            generator: on the CPU; the only source of randomness.
+        """
+
+
+class TrainingData(Source):
+    """The training inputs themselves: what the paper warns of, kept for comparison."""
+
+    def sample(self, batch: Tensor, generator: torch.Generator) -> Tensor:
+        return batch
+
+    def __repr__(self) -> str:
+        return "TrainingData()"
+
+
+class Mixture(Source):
+    """Each sample from one of several sources, chosen at random.
+
+    Args:
+        sources: the sources.
+        weights: relative frequencies; equal if not given.
+    """
+
+    def __init__(self, sources: Sequence[Source], weights: Sequence[float] | None = None) -> None:
+        self.sources = list(sources)
+        if not self.sources:
+            raise RecipeError(expected("sources", "at least one source", "none"))
+        for source in self.sources:
+            if not isinstance(source, Source):
+                raise RecipeError(expected("sources", "repulsion sources", f"{type(source).__name__}"))
+        self.weights = [1.0] * len(self.sources) if weights is None else list(weights)
+        if len(self.weights) != len(self.sources):
+            raise RecipeError(expected("weights", f"{len(self.sources)} numbers, one a source", len(self.weights)))
+        for weight in self.weights:
+            check_number("weights", weight, positive=True)
+
+    def sample(self, batch: Tensor, generator: torch.Generator) -> Tensor:
+        chosen = torch.multinomial(torch.tensor(self.weights), len(batch), replacement=True, generator=generator)
+        chosen = chosen.to(batch.device)
+        samples = torch.empty_like(batch)
+        for i, source in enumerate(self.sources):
+            mask = chosen == i
+            if bool(mask.any()):
+                samples[mask] = source.sample(batch[mask], generator)
+        return samples
+
+    def __repr__(self) -> str:
+        return "Mixture([" + ", ".join(map(repr, self.sources)) + "])"
+
+
+def check_images(name: str, batch: Tensor) -> tuple[int, int, int, int]:
+    """The shape of a batch of images, or an error that says which source wanted images."""
+    if batch.ndim != 4 or not batch.is_floating_point():
+        wanted = f"float images of shape (batch, channels, height, width) for {name}"
+        raise RepulsionError(expected("inputs", wanted, f"{batch.dtype} of shape {tuple(batch.shape)}"))
+    return batch.shape[0], batch.shape[1], batch.shape[2], batch.shape[3]
+
+
+def uniform(shape: Sequence[int], generator: torch.Generator, like: Tensor) -> Tensor:
+    """Uniform numbers in [0, 1) from a CPU generator, on the device of `like`."""
+    return torch.rand(*shape, generator=generator).to(like)
