@@ -20,6 +20,7 @@ from repulse.errors import (
     RepulseError,
     RepulsionError,
 )
+from repulse.particles import tasks
 from repulse.particles.fit import fit_heads, fit_networks
 from repulse.particles.heads import Heads, Networks
 from repulse.particles.history import Epoch
@@ -55,4 +56,5 @@ __all__ = [
     "metrics",
     "repulsion",
     "retrofit",
+    "tasks",
 ]

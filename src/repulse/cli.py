@@ -42,6 +42,7 @@ def _root(
 def demo(
     out: Annotated[Path, typer.Option(help="Folder for the page and the numbers.")] = Path("demo"),
     seeds: Annotated[int, typer.Option(min=1, help="How many networks to train; each takes about ten seconds.")] = 3,
+    map_to: Annotated[Path | None, typer.Option("--map", help="Also save the uncertainty map as this picture.")] = None,
     browse: Annotated[bool, typer.Option("--browse", help="Open the page in a browser at the end.")] = False,
 ) -> None:
     """Train a small network on digits, retrofit it, and see what it does not know.
@@ -53,10 +54,10 @@ def demo(
     _needs_lab("repulse demo")
     from repulse.experiments import demo as experiment
 
-    table, page = experiment.run(out, seeds, progress=sys.stderr.isatty())
+    table, page = experiment.run(out, seeds, map_to, progress=sys.stderr.isatty())
     typer.echo(table.text())
     typer.echo(
-        f"\nMean ± standard deviation over {seeds} seeds; * marks the best of a column. accuracy, ECE and AUROC "
+        f"\n{experiment.over_seeds(seeds)}; * marks the best of a column. accuracy, ECE and AUROC "
         "(the pairs a/b) in percent.\nRepelled on dead leaves and phase-scrambled digits; photographs and scrambled "
         "digits were in no fit."
     )

@@ -10,6 +10,7 @@ from repulse.errors import RecipeError, check_choice, check_number, check_positi
 
 SPACES = ("function", "parameters", "none")
 ON = ("probabilities", "logits", "centred_logits", "log_probabilities")
+COMPARE = ("jointly", "pointwise")
 RULES = ("kde", "blob", "sge", "ssge", "svgd")
 KERNELS = ("rbf", "laplace", "l2", "imq")
 BANDWIDTHS = ("median", "median_offdiagonal")
@@ -40,6 +41,8 @@ class Recipe:
         space: where heads repel: "function" (their outputs on the repulsion samples), "parameters", or "none".
         on: which function of the outputs: "probabilities", "logits", "centred_logits" (mean over classes removed,
             which softmax ignores anyway) or "log_probabilities". Regression always repels on the mean.
+        compare: "jointly" (one kernel over all outputs on a batch, as in the paper) or "pointwise" (one kernel for each
+            repulsion sample, averaged, so that heads must differ on every one and not only where it is easiest).
         rule: the estimate of the density the heads run away from: "kde", "blob", "sge", "ssge" or "svgd".
         kernel: "rbf", "laplace" (L1 distance), "l2" (distance not squared) or "imq".
         bandwidth: "median" (over all pairs, a head with itself included), "median_offdiagonal", or a number, which is
@@ -66,6 +69,7 @@ class Recipe:
     noise: float | None = None
     space: str = "function"
     on: str = "probabilities"
+    compare: str = "pointwise"
     rule: str = "kde"
     kernel: str = "rbf"
     bandwidth: str | float = "median"
@@ -121,6 +125,7 @@ _CHOICES = {
     "task": TASKS,
     "space": SPACES,
     "on": ON,
+    "compare": COMPARE,
     "rule": RULES,
     "kernel": KERNELS,
     "schedule": SCHEDULES,
@@ -144,8 +149,11 @@ LL_E = Recipe(space="none")
 RLL_E = Recipe(space="parameters")
 """Repulsive last-layer ensemble: the heads' parameters repel each other."""
 
-FS_RLL_E = Recipe(space="function")
-"""Function-space repulsive last-layer ensemble: the heads' predictions on the repulsion samples repel each other."""
+FS_RLL_E = Recipe(space="function", compare="jointly")
+"""Function-space repulsive last-layer ensemble: the heads' predictions on the repulsion samples repel each other.
+
+The paper's form, with one kernel over the whole repulsion batch; `Recipe()` has one a sample.
+"""
 
 PAPER_SCHEDULE = {"epochs": 30, "lr": 1e-4, "decay": "none", "strength": 0.1, "prior_std": 1.0}
 """How the paper trained its heads: `FS_RLL_E.replace(**PAPER_SCHEDULE)`."""

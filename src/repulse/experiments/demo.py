@@ -15,10 +15,10 @@ from tqdm import tqdm
 from repulse import metrics
 from repulse.experiments import digits
 from repulse.prediction import ClassPrediction, Prediction
-from repulse.recipe import FS_RLL_E, LL_E
+from repulse.recipe import LL_E, Recipe
 from repulse.report import Column, Gallery, Page, Picture, Section, Table
 from repulse.report.page import write_whole
-from repulse.report.plots import panels, png_of, reliability_diagram, roc, to_svg, uncertainty_map
+from repulse.report.plots import panels, png_of, reliability_diagram, roc, save_picture, to_svg, uncertainty_map
 from repulse.retrofit import retrofit
 
 NETWORK, PLAIN, REPULSIVE = "network alone", "LL-E", "fs-RLL-E"
@@ -61,12 +61,13 @@ class Outcome:
         }
 
 
-def run(out: Path, seeds: int = 3, progress: bool = True) -> tuple[Table, Path]:
+def run(out: Path, seeds: int = 3, map_to: Path | None = None, progress: bool = True) -> tuple[Table, Path]:
     """Train, retrofit, compare, over several seeds.
 
     Args:
-        out: folder for the page, the numbers and the map as a picture.
+        out: folder for the page and the numbers.
         seeds: how many times, each with its own split, network and heads.
+        map_to: also write the aleatoric-epistemic map to this picture file.
         progress: show a bar.
 
     Returns:
@@ -83,7 +84,7 @@ def run(out: Path, seeds: int = 3, progress: bool = True) -> tuple[Table, Path]:
             network = digits.train_network(data, seed)
             bar.update()
             outcomes = {NETWORK: _evaluate(data, _alone(network), 0.0)}
-            for name, recipe in ((PLAIN, LL_E), (REPULSIVE, FS_RLL_E)):
+            for name, recipe in ((PLAIN, LL_E), (REPULSIVE, Recipe())):
                 bar.set_postfix_str(f"seed {seed}: fitting {name}")
                 loader = list(zip(data.train.split(128), data.train_labels.split(128), strict=True))
                 begun = time.perf_counter()
@@ -98,11 +99,18 @@ def run(out: Path, seeds: int = 3, progress: bool = True) -> tuple[Table, Path]:
         table.add(name, rows)
     assert first is not None
     page = _page(table, *first, seeds).write(out / "index.html")
+    if map_to is not None:
+        save_picture(uncertainty_maps(first[1]), map_to)
     names = [column.name for column in COLUMNS]
     record = {name: [dict(zip(names, row, strict=True)) for row in rows] for name, rows in results.items()}
     took = time.perf_counter() - started
     write_whole(out / "results.json", json.dumps({"seeds": seeds, "seconds": took, "results": record}, indent=2) + "\n")
     return table, page
+
+
+def over_seeds(seeds: int) -> str:
+    """What the numbers of a table are."""
+    return "One seed" if seeds == 1 else f"Mean ± standard deviation over {seeds} seeds"
 
 
 def _alone(network: nn.Module) -> Predict:
@@ -169,10 +177,9 @@ def _page(table: Table, data: digits.Digits, outcomes: dict[str, Outcome], seeds
             Section(
                 "Results",
                 [
-                    f"Mean ± standard deviation over {seeds} seeds, each with its own split, network and heads; the "
-                    "best of a column is marked. AUROC in percent. Repulsion samples: dead leaves and phase-scrambled "
-                    "training digits. Neither the photographs nor the scrambled digits, on which methods are ranked, "
-                    "were used in any fit.",
+                    f"{over_seeds(seeds)}, each with its own split, network and heads; the best of a column is marked. "
+                    "AUROC in percent. Repulsion samples: dead leaves and phase-scrambled training digits. Neither the "
+                    "photographs nor the scrambled digits, on which methods are ranked, were used in any fit.",
                 ],
                 table=table.html(),
             ),

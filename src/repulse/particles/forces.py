@@ -16,16 +16,17 @@ from torch import Tensor
 from repulse.errors import DataError, check_choice, check_number, expected
 from repulse.particles.kernels import Pairs, evaluate
 from repulse.particles.rules import DIRECTIONS
-from repulse.recipe import BANDWIDTHS, KERNELS, ON, RULES
+from repulse.recipe import BANDWIDTHS, COMPARE, KERNELS, ON, RULES
 
 
 class _Repulsion(torch.autograd.Function):
-    """Value: sum_i log sum_j k_ij. Gradient: minus the direction of the rule."""
+    """Value: sum_i log sum_j k_ij, mean over sets. Gradient: minus the direction of the rule."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, pairs: Pairs, rule: str) -> Tensor:
-        ctx.save_for_backward(DIRECTIONS[rule](pairs).to(x.dtype))
-        return pairs.k.sum(dim=1).log().sum().to(x.dtype)
+        sets = pairs.k.shape[0] if pairs.k.ndim == 3 else 1
+        ctx.save_for_backward(DIRECTIONS[rule](pairs).to(x.dtype) / sets)
+        return (pairs.k.sum(dim=-1).log().sum() / sets).to(x.dtype)
 
     @staticmethod
     @torch.autograd.function.once_differentiable
@@ -70,11 +71,20 @@ def in_space(outputs: Float[Tensor, "n ... K"], on: str) -> Float[Tensor, "n ...
     return outputs
 
 
-def repel(x: Float[Tensor, "n ..."], rule: str, kernel: str, bandwidth: str | float) -> tuple[Tensor, Pairs]:
+def arrange(x: Float[Tensor, "n ..."], compare: str) -> Tensor:
+    """Particles as rows: `(n, p)` of whole batches, or for pointwise comparison `(R, n, p)`, one set a sample."""
+    if compare == "jointly":
+        return x.flatten(start_dim=1)
+    return x.reshape(*x.shape[:2], -1).transpose(0, 1)
+
+
+def repel(
+    x: Float[Tensor, "n ..."], rule: str, kernel: str, bandwidth: str | float, compare: str
+) -> tuple[Tensor, Pairs]:
     """`repulsion` on values as they are, with the kernel it was computed from."""
-    flat = x.flatten(start_dim=1)
-    pairs = evaluate(flat, kernel, bandwidth)
-    return _Repulsion.apply(flat, pairs, rule), pairs  # pyright: ignore[reportReturnType]
+    rows = arrange(x, compare)
+    pairs = evaluate(rows, kernel, bandwidth)
+    return _Repulsion.apply(rows, pairs, rule), pairs  # pyright: ignore[reportReturnType]
 
 
 def repulsion(
@@ -84,6 +94,7 @@ def repulsion(
     rule: str = "kde",
     kernel: str = "rbf",
     bandwidth: str | float = "median",
+    compare: str = "jointly",
 ) -> Float[Tensor, ""]:
     """Repulsion between n particles, as a loss to add to a training loop of your own.
 
@@ -103,10 +114,13 @@ def repulsion(
             through `mix_driving(outputs, kernel_matrix(...))` before the likelihood.
         kernel: "rbf", "laplace", "l2" or "imq".
         bandwidth: "median", "median_offdiagonal" or a number per coordinate.
+        compare: "jointly", one kernel over the whole batch, as in the paper; or "pointwise", one kernel a sample (the
+            second axis), averaged: then heads must differ on every sample, not only on the easiest ones.
     """
     check_choice("rule", rule, RULES)
+    check_choice("compare", compare, COMPARE)
     _check(outputs, on, kernel, bandwidth)
-    loss, _ = repel(in_space(outputs, on), rule, kernel, bandwidth)
+    loss, _ = repel(in_space(outputs, on), rule, kernel, bandwidth, compare)
     return loss
 
 

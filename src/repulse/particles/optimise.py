@@ -154,13 +154,16 @@ def compute_forces(
     repulsion, pairs = None, None
     if particles.count > 1 and recipe.strength > 0 and recipe.space != "none":
         if recipe.space == "parameters":
-            compared = particles.vectors()
+            compared, how = particles.vectors(), "jointly"
         else:
             compared = problem.task.compared(repulsion_outputs, recipe.on)  # pyright: ignore[reportArgumentType]
-        repulsion, pairs = repel(compared, recipe.rule, recipe.kernel, recipe.bandwidth)
+            how = recipe.compare
+        repulsion, pairs = repel(compared, recipe.rule, recipe.kernel, recipe.bandwidth, how)
 
     outputs = particles(x)
-    mixing = pairs.k if pairs is not None and recipe.rule == "svgd" and recipe.space == "function" else None
+    mixing = None
+    if pairs is not None and recipe.rule == "svgd" and recipe.space == "function":
+        mixing = pairs.k if pairs.k.ndim == 2 else pairs.k.mean(dim=0)
     driven = outputs if mixing is None else mix_driving(outputs, mixing)
     nll = problem.task.nll(driven, y)
     # The exact weight of the prior beside a mean log-likelihood is 1/N.
@@ -231,7 +234,7 @@ def _record(task: Task, forces: Forces, nll: Tensor, repulsion: Tensor, ratio: f
         nll=float(nll),
         repulsion=None if forces.repulsion is None else float(repulsion),
         force_ratio=ratio,
-        bandwidth=None if forces.pairs is None else float(forces.pairs.bandwidth),
+        bandwidth=None if forces.pairs is None else float(forces.pairs.bandwidth.mean()),
         kernel=None if forces.pairs is None else float(forces.pairs.mean_off_diagonal),
         epistemic_train=float(task.predict(forces.outputs).epistemic.mean()),
         epistemic_repulsion=None if elsewhere is None else float(task.predict(elsewhere).epistemic.mean()),

@@ -29,33 +29,34 @@ SSGE_TRACE = 0.99
 """Share of the trace of the kernel matrix that ssge keeps."""
 
 
-def kde(pairs: Pairs) -> Float[Tensor, "n p"]:
-    density = pairs.k.sum(dim=1, keepdim=True)
+def kde(pairs: Pairs) -> Float[Tensor, "*S n p"]:
+    density = pairs.k.sum(dim=-1, keepdim=True)
     return -pairs.gradient(1 / density)
 
 
-def blob(pairs: Pairs) -> Float[Tensor, "n p"]:
-    density = pairs.k.sum(dim=1, keepdim=True)
-    return -pairs.gradient(1 / density + 1 / density.T)
+def blob(pairs: Pairs) -> Float[Tensor, "*S n p"]:
+    density = pairs.k.sum(dim=-1, keepdim=True)
+    return -pairs.gradient(1 / density + 1 / density.mT)
 
 
-def sge(pairs: Pairs) -> Float[Tensor, "n p"]:
-    ridge = RIDGE * torch.eye(len(pairs.k), dtype=pairs.k.dtype, device=pairs.k.device)
+def sge(pairs: Pairs) -> Float[Tensor, "*S n p"]:
+    ridge = RIDGE * torch.eye(pairs.count, dtype=pairs.k.dtype, device=pairs.k.device)
     return -torch.linalg.solve(pairs.k + ridge, _unweighted(pairs))
 
 
-def ssge(pairs: Pairs) -> Float[Tensor, "n p"]:
+def ssge(pairs: Pairs) -> Float[Tensor, "*S n p"]:
     values, vectors = torch.linalg.eigh(pairs.k)  # ascending
-    above = values.clamp_min(0).flip(0).cumsum(0).flip(0) - values.clamp_min(0)  # trace held by larger eigenvalues
-    kept = (above < SSGE_TRACE * values.clamp_min(0).sum()).to(values.dtype)
-    return -(vectors * (kept / (values.clamp_min(0) + RIDGE))) @ (vectors.T @ _unweighted(pairs))
+    above = values.clamp_min(0).flip(-1).cumsum(-1).flip(-1) - values.clamp_min(0)  # trace held by larger eigenvalues
+    kept = (above < SSGE_TRACE * values.clamp_min(0).sum(dim=-1, keepdim=True)).to(values.dtype)
+    scaled = vectors * (kept / (values.clamp_min(0) + RIDGE)).unsqueeze(-2)
+    return -scaled @ (vectors.mT @ _unweighted(pairs))
 
 
-def svgd(pairs: Pairs) -> Float[Tensor, "n p"]:
-    return -_unweighted(pairs) / len(pairs.k)
+def svgd(pairs: Pairs) -> Float[Tensor, "*S n p"]:
+    return -_unweighted(pairs) / pairs.count
 
 
-def _unweighted(pairs: Pairs) -> Float[Tensor, "n p"]:
+def _unweighted(pairs: Pairs) -> Float[Tensor, "*S n p"]:
     return pairs.gradient(torch.ones_like(pairs.k))
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
@@ -50,6 +51,12 @@ def to_svg(figure: Figure) -> str:
         figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None}, dpi=160)
     svg = buffer.getvalue()
     return svg[svg.index("<svg") :].replace(INK, "currentColor")
+
+
+def save_picture(figure: Figure, path: str | Path, dpi: int = 130) -> None:
+    """The figure as a picture file on white, in the format of the file's ending."""
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=dpi, facecolor="white")
 
 
 def uncertainty_map(groups: Mapping[str, ClassPrediction], title: str) -> Draw:

@@ -1,0 +1,58 @@
+# Two commands matter: `make demo` and `make test`. Each sets up all it needs, in .venv.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+DATA ?= $(or $(REPULSE_DATA),data)
+INPUTS := pyproject.toml constraints.txt
+
+.PHONY: help setup demo test figures defaults data clean
+
+help:
+	@echo "make demo      install, train a small network on digits, retrofit it, write demo/index.html"
+	@echo "make test      install, then ruff, pyright and all tests"
+	@echo "make setup     a .venv with everything for development"
+	@echo "make data      say how to get the real data sets, and which are there"
+	@echo "make figures   make the pictures of the README and the docs anew"
+	@echo "make defaults  measure the table that decided the default recipe (needs the real data)"
+
+# torch first and pinned: anything that asks for it later then finds it there.
+$(VENV)/.torch: constraints.txt
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "repulse needs Python 3.11 or newer; set PYTHON=...")'
+	$(PYTHON) -m venv $(VENV)
+	$(PIP) install --quiet --constraint constraints.txt torch
+	@touch $@
+
+$(VENV)/.demo: $(VENV)/.torch $(INPUTS)
+	$(PIP) install --quiet --constraint constraints.txt --editable '.[lab]'
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.torch $(INPUTS)
+	$(PIP) install --quiet --constraint constraints.txt --editable '.[dev]'
+	@touch $@ $(VENV)/.demo
+
+setup: $(VENV)/.dev
+
+demo: $(VENV)/.demo
+	$(BIN)/repulse demo --out demo
+
+test: $(VENV)/.dev
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/basedpyright
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadgroup
+
+figures: $(VENV)/.dev
+	$(BIN)/python examples/toy.py --out docs/images/toy.png
+	$(BIN)/python examples/gallery.py --out docs/images/repulsion-sources.png
+	$(BIN)/repulse demo --out demo --map docs/images/digits-map.png
+
+defaults: $(VENV)/.dev
+	REPULSE_DATA=$(DATA) $(BIN)/python benchmarks/defaults.py --out docs/defaults-table.md
+
+data: $(VENV)/.dev
+	$(BIN)/python -m repulse.data.check $(DATA)
+
+clean:
+	rm -rf $(VENV) demo dist .pytest_cache .ruff_cache .hypothesis

@@ -1,0 +1,294 @@
+"""Wrong input gets a named error with one sentence: which argument, what would have been right, what came.
+
+The checks of shapes and types that the other tests run with are off here: these are the errors that users see.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+from contextlib import contextmanager
+
+import jaxtyping
+import pytest
+import torch
+from torch import nn
+
+import repulse
+from repulse import BackboneError, DataError, NonFiniteLossError, Recipe, RecipeError, RepulsionError
+from repulse.repulsion import DeadLeaves, Mixture, Source, UniformBox
+
+X = torch.randn(40, 4, generator=torch.Generator().manual_seed(0))
+Y = torch.arange(40) % 3
+BATCHES = list(zip(X.split(10), Y.split(10), strict=True))
+SHORT = Recipe(epochs=1)
+REGRESSION, PRETRAINED = SHORT.replace(task="regression"), SHORT.replace(init="pretrained")
+NAN, INF = float("nan"), float("inf")
+
+
+@pytest.fixture(autouse=True)
+def as_users_run_it():
+    jaxtyping.config.update("jaxtyping_disable", True)
+    yield
+    jaxtyping.config.update("jaxtyping_disable", False)
+
+
+@contextmanager
+def refused(error, *words):
+    """This very class of error, in one line that says `Expected ... but got ...` and has all these words."""
+    with pytest.raises(error) as caught:
+        yield
+    assert type(caught.value) is error
+    message = str(caught.value)
+    assert re.fullmatch(r"Expected `.+` to be .+, but got .+[.?]", message), message
+    for word in words:
+        assert word in message
+
+
+def spoilt(x, row, value=NAN):
+    return torch.where((torch.arange(len(x)) == row).view(-1, *[1] * (x.ndim - 1)), value, x)
+
+
+def network(*after):
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3), *after)
+
+
+def fit(features=X, targets=Y, repulsion=None, recipe=SHORT, **more):
+    return repulse.fit_heads(features, targets, repulsion, recipe, progress=False, **more)
+
+
+def retrofit(model=None, data=BATCHES, repulsion=None, recipe=SHORT):
+    return repulse.retrofit(model or network(), data, repulsion=repulsion, recipe=recipe, progress=False)
+
+
+def watch(model):
+    """Give the model mixed modes and some gradients; returns a check that all of it is still as it is now."""
+    model.train()
+    for part in list(model.children())[:1]:
+        part.eval()
+    for parameter in model.parameters():
+        parameter.grad = torch.ones_like(parameter)
+
+    def state():
+        parts = list(model.modules())
+        hooks = [(len(m._forward_hooks), len(m._forward_pre_hooks)) for m in parts]
+        values = [(p.tolist(), p.grad.tolist(), p.requires_grad) for p in model.parameters()]
+        return [m.training for m in parts], hooks, values
+
+    before = state()
+    return lambda: state() == before
+
+
+BAD_FITS = {
+    "no samples": ({"features": X[:0], "targets": Y[:0]}, DataError, ["`features`", "non-empty", "(0, 4)"]),
+    "no dimensions": ({"features": X[:, :0]}, DataError, ["`features`", "non-empty", "(40, 0)"]),
+    "a vector": ({"features": X[:, 0]}, DataError, ["`features`", "(samples, dimensions)", "(40,)"]),
+    "a list": ({"features": X.tolist()}, DataError, ["`features`", "a tensor", "list"]),
+    "integers": ({"features": X.long()}, DataError, ["`features`", "float", "torch.int64"]),
+    "NaN": ({"features": spoilt(spoilt(X, 9), 7)}, DataError, ["`features`", "finite", "2 rows", "row 7"]),
+    "infinite": ({"features": spoilt(X, 8, -INF)}, DataError, ["`features`", "finite", "row 8"]),
+    "class too large": ({"classes": 2}, DataError, ["`targets`", "between 0 and 1", "from 0 to 2"]),
+    "negative class": ({"targets": Y - 1}, DataError, ["`targets`", "zero or larger", "-1"]),
+    "negative of 3": ({"targets": Y - 1, "classes": 3}, DataError, ["`targets`", "between 0 and 2", "from -1 to 1"]),
+    "float classes": ({"targets": Y.float()}, DataError, ["`targets`", "integer", "torch.float32"]),
+    "bool classes": ({"targets": Y > 0}, DataError, ["`targets`", "integer", "torch.bool"]),
+    "one-hot": ({"targets": nn.functional.one_hot(Y)}, DataError, ["`targets`", "(40,)", "(40, 3)"]),
+    "one class": ({"targets": Y * 0 + 2}, DataError, ["`targets`", "two classes", "only class 2"]),
+    "too few targets": ({"targets": Y[:-1]}, DataError, ["`targets`", "(40,)", "(39,)"]),
+    "targets in a list": ({"targets": Y.tolist()}, DataError, ["`targets`", "tensor", "list"]),
+    "no classes": ({"classes": 0}, RecipeError, ["`classes`", "positive integer", "0"]),
+    "half a class": ({"classes": 3.5}, RecipeError, ["`classes`", "positive integer", "3.5"]),
+    "NaN target": ({"targets": spoilt(X[:, 0], 11), "recipe": REGRESSION}, DataError, ["`targets`", "row 11"]),
+    "infinite target": ({"targets": spoilt(X[:, 0], 5, INF), "recipe": REGRESSION}, DataError, ["`targets`", "row 5"]),
+    "integer target": ({"recipe": REGRESSION}, DataError, ["`targets`", "float", "torch.int64"]),
+    "no last layer": ({"recipe": PRETRAINED}, DataError, ["`start`", "weight and bias", "None"]),
+    "other last layer": ({"recipe": PRETRAINED, "start": (X, Y)}, DataError, ["`start`", "(3, 4)", "(40, 4)"]),
+    "recipe is a dict": ({"recipe": {"heads": 3}}, RecipeError, ["`recipe`", "dict"]),
+    "narrow repulsion": ({"repulsion": X[:, :3]}, RepulsionError, ["`repulsion_features`", "(samples, 4)", "(40, 3)"]),
+    "vector repulsion": ({"repulsion": X[:, 0]}, RepulsionError, ["`repulsion_features`", "(samples, 4)", "(40,)"]),
+    "NaN repulsion": ({"repulsion": spoilt(X, 3)}, RepulsionError, ["`repulsion_features`", "finite", "row 3"]),
+    "no repulsion": ({"repulsion": X[:0]}, RepulsionError, ["`repulsion_features`", "non-empty", "(0, 4)"]),
+}
+
+
+@pytest.mark.parametrize("case", BAD_FITS)
+def test_fit_heads_says_what_is_wrong(case):
+    arguments, error, words = BAD_FITS[case]
+    with refused(error, *words):
+        fit(**arguments)
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.int16, torch.int32])
+def test_class_indices_of_any_integer_type_will_do(dtype):
+    assert torch.equal(fit(targets=Y.to(dtype)).vectors(), fit().vectors())
+
+
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        *((name, [0, -1, 2.0, True, "10", None, NAN]) for name in ("heads", "batch_size", "repulsion_batch_size")),
+        *((name, [0, -1.0, NAN, INF, True, "1"]) for name in ("lr", "prior_std", "noise")),
+        *{"repulsion_samples": [0, True], "epochs": [0, 1.5, "3"], "hidden": [3, "32"]}.items(),
+        *{"strength": [-0.1, NAN, INF, True, "0.1", None], "bandwidth": [0, -1.0, NAN, True, None]}.items(),
+        *[("seed", [1.5, True, "0", None]), ("seed", [2**70])],
+    ],
+)
+def test_recipe_refuses_bad_numbers(name, values):
+    for value in values:
+        with refused(RecipeError, f"`{name}`", f"but got {value!r}."):
+            Recipe(**{name: value})
+
+
+@pytest.mark.parametrize(
+    ("field", "wrong", "right"),
+    [
+        *((f.name, f.default[:-1], f.default) for f in dataclasses.fields(Recipe) if isinstance(f.default, str)),
+        *[("rule", "KDE", "kde"), ("kernel", "RBF", "rbf")],
+    ],
+)
+def test_recipe_suggests_the_nearest_name(field, wrong, right):
+    with refused(RecipeError, f"`{field}`", "one of", f"but got {wrong!r}.", f"Did you mean {right!r}?"):
+        Recipe(**{field: wrong})
+
+
+def test_replace_knows_the_fields():
+    with refused(RecipeError, "but got 'strenght'.", "Did you mean 'strength'?"):
+        Recipe().replace(strenght=1.0)
+
+
+class Returns(Source):
+    """A source that gives what it is told to."""
+
+    def __init__(self, change):
+        self.change = change
+
+    def sample(self, batch, generator):
+        return self.change(batch)
+
+    def __repr__(self):
+        return "Returns()"
+
+
+Pair = type("Pair", (nn.Linear,), {"forward": lambda self, x: (nn.Linear.forward(self, x), x)})
+Double = type("Double", (nn.Module,), {"forward": lambda self, x: 2 * x})
+NAN_TARGETS = {"data": [(X, X[:, 0]), (X, spoilt(X[:, 0], 1))], "recipe": REGRESSION}
+
+BAD_RETROFITS = {
+    "no batches": ({"data": []}, DataError, ["`data`", "at least one batch", "none"]),
+    "an empty batch": ({"data": [(X[:0], Y[:0])]}, DataError, ["non-empty", "(0, 8)"]),
+    "NaN in the first batch": ({"data": [(spoilt(X, 1), Y)]}, DataError, ["batch 0", "finite"]),
+    "NaN in a later batch": ({"data": [*BATCHES, (spoilt(X, 1), Y)]}, DataError, ["batch 4", "finite"]),
+    "infinite batch": ({"data": [*BATCHES[:2], (spoilt(X, 1, INF), Y)]}, DataError, ["batch 2", "finite"]),
+    "NaN target": (NAN_TARGETS, DataError, ["targets of batch 1", "finite"]),
+    "first batch too narrow": ({"data": [(X[:, :3], Y)]}, DataError, ["batch 0", "the model can take", "(40, 3)"]),
+    "later batch too narrow": ({"data": [(X, Y), (X[:, :3], Y)]}, DataError, ["batch 1", "can take", "(40, 3)"]),
+    "class too large": ({"data": [(X, Y + 1)]}, DataError, ["`targets`", "between 0 and 2", "from 1 to 3"]),
+    "too few targets": ({"data": [*BATCHES, (X, Y[:9])]}, DataError, ["targets of batch 4", "40", "9"]),
+    "dict": ({"data": [{"x": X, "y": Y}]}, DataError, ["batch", "tuple", "dict"]),
+    "dict later": ({"data": [*BATCHES, {"x": X, "y": Y}]}, DataError, ["batch 4", "tuple", "dict"]),
+    "unlabelled": ({"data": [X]}, DataError, ["batch 0", "(inputs, targets)", "Tensor"]),
+    "unlabelled tuple": ({"data": [(X,)]}, DataError, ["batch 0", "(inputs, targets)", "got a tuple of 1"]),
+    "a dataset": ({"data": torch.utils.data.TensorDataset(X, Y)}, DataError, ["batch 0"]),
+    "no linear layer": ({"model": Double()}, BackboneError, ["`model`", "linear layer", "none"]),
+    "softmax": ({"model": network(nn.Softmax(-1))}, BackboneError, ["`model`", "last linear layer", "after `2`"]),
+    "tuple": ({"model": Pair(4, 3)}, BackboneError, ["`model(batch)`", "(batch, outputs)", "tuple"]),
+    "atuo": ({"repulsion": "atuo"}, RecipeError, ["`repulsion`", "'auto'", "'atuo'"]),
+    "number": ({"repulsion": 3}, RepulsionError, ["`repulsion`", "a source, a loader", "int"]),
+    "no repulsion batches": ({"repulsion": []}, RepulsionError, ["`repulsion`", "at least one batch", "none"]),
+    "other inputs": ({"repulsion": [X, X[:, :3]]}, RepulsionError, ["batch 1 of `repulsion`", "can take", "(40, 3)"]),
+    "NaN inputs": ({"repulsion": [X, spoilt(X, 0)]}, RepulsionError, ["batch 1 of `repulsion`", "finite"]),
+    "dict inputs": ({"repulsion": [{"x": X}]}, RepulsionError, ["batch 0 of `repulsion`", "tensor", "dict"]),
+    "inputs, not features": (
+        {"repulsion": X},
+        RepulsionError,
+        ["`repulsion`", "(samples, 8)", "`[inputs]`", "(40, 4)"],
+    ),
+    "NaN features": ({"repulsion": torch.full((5, 8), NAN)}, RepulsionError, ["`repulsion", "finite", "row 0"]),
+    "images wanted": ({"repulsion": DeadLeaves()}, RepulsionError, ["`inputs`", "images", "DeadLeaves", "(10, 4)"]),
+    "short source": ({"repulsion": Returns(lambda b: b[1:])}, RepulsionError, ["Returns()", "(10, 4)", "(9, 4)"]),
+    "None source": ({"repulsion": Returns(lambda b: None)}, RepulsionError, ["Returns()", "(10, 4)", "None"]),
+    "NaN source": ({"repulsion": Returns(lambda b: b / 0)}, RepulsionError, ["Returns()", "finite"]),
+    "in a mixture": ({"repulsion": Mixture([Returns(lambda b: b[:, 1:])])}, RepulsionError, ["Returns()", "(10, 4)"]),
+}
+
+
+@pytest.mark.parametrize("case", BAD_RETROFITS)
+def test_retrofit_says_what_is_wrong_and_leaves_the_model_alone(case):
+    arguments, error, words = BAD_RETROFITS[case]
+    model = arguments.get("model") or network()
+    untouched = watch(model)
+    with refused(error, *words):
+        retrofit(**{**arguments, "model": model})
+    assert untouched()
+
+
+def test_a_generator_does_not_lose_its_first_batch():
+    """It can be read only once: so it is refused, or read without loss."""
+    try:
+        heads = retrofit(data=iter(BATCHES)).heads
+    except DataError:
+        return
+    assert torch.equal(heads.vectors(), retrofit().heads.vectors())
+
+
+@pytest.mark.parametrize(
+    ("change", "bad"), [({"lr": 1e30}, 2), ({"lr": 1e30, "rule": "ssge"}, 2), ({"strength": 1e308}, 1)]
+)
+def test_divergence_gives_back_the_last_good_heads(change, bad):
+    """Those at the end of the epoch before: what a fit of so many epochs gives, when nothing depends on its length."""
+    recipe = Recipe(epochs=5, decay="none").replace(**change)
+    with pytest.raises(NonFiniteLossError, match=rf"NaN or infinite in epoch {bad} of 5; a smaller `lr`") as caught:
+        fit(repulsion=3 * X, recipe=recipe)
+    heads = caught.value.heads
+    assert len(heads.history) == bad - 1
+    assert all(math.isfinite(epoch.nll) for epoch in heads.history)
+    prediction = heads.predict(X)
+    assert bool(torch.isfinite(prediction.probs).all() and torch.isfinite(prediction.total).all())
+    if bad > 1:
+        assert torch.equal(heads.vectors(), fit(repulsion=3 * X, recipe=recipe.replace(epochs=bad - 1)).vectors())
+
+
+def test_divergence_in_retrofit_leaves_the_model_alone():
+    untouched = watch(model := network())
+    with pytest.raises(NonFiniteLossError):
+        retrofit(model, repulsion=UniformBox(), recipe=Recipe(epochs=3, lr=1e30))
+    assert untouched()
+
+
+BAD_QUESTIONS = {
+    "NaN": (spoilt(X, 3), ["`x`", "finite", "1 sample", "first 3"]),
+    "too narrow": (X[:, :3], ["the model can take", "(40, 3)"]),
+    "no batches": ([], ["`x`", "at least one batch", "none"]),
+    "loader of dicts": ([{"x": X}], ["batch", "tensor", "dict"]),
+    "dict": ({"x": X}, ["tensor", "dict"]),
+}
+
+
+@pytest.mark.parametrize("case", BAD_QUESTIONS)
+def test_predict_says_what_is_wrong_and_leaves_the_model_alone(case):
+    ensemble = retrofit(model := network())
+    untouched = watch(model)
+    with refused(DataError, *BAD_QUESTIONS[case][1]):
+        ensemble.predict(BAD_QUESTIONS[case][0])
+    assert untouched()
+
+
+def test_heads_predict_on_features_only():
+    heads = fit()
+    with refused(DataError, "`x`", "finite", "first 3"):
+        heads.predict(spoilt(X, 3, INF))
+    with refused(DataError, "`features`", "(batch, 4)", "(40, 3)"):
+        heads.predict(X[:, :3])
+
+
+@pytest.mark.parametrize(
+    ("outputs", "word"),
+    [(Y.view(4, 10), "int64"), (X[0], "(4,)"), (X[:0], "(0, 4)"), (X.tolist(), "list"), (None, "None")],
+    ids=["integers", "a vector", "no particles", "a list", "None"],
+)
+def test_functional_repulsion_wants_float_outputs(outputs, word):
+    with refused(DataError, "`outputs`", "float tensor", word):
+        repulse.functional.repulsion(outputs)
