@@ -132,15 +132,10 @@ def spread(problem: Problem, model: SharedBase | DeepEnsemble, x: Tensor) -> Ten
 TITLES = ("deep ensemble, 30 networks", "fs-RLL-E, joint kernel", "fs-RLL-E, pointwise kernel")
 
 
-def fit_all(steps: int = 1000, seed: int = 0) -> dict[str, tuple[Problem, list[nn.Module]]]:
-    """Each problem with its deep ensemble and its two repulsive ones."""
-    fitted = {}
-    for name, make in (("regression", regression), ("moons", moons)):
-        problem = make(torch.Generator().manual_seed(seed))
-        models = [train(problem, DeepEnsemble(problem, seed), None, steps, seed)]
-        models += [train(problem, SharedBase(problem, seed), how, steps, seed) for how in ("jointly", "pointwise")]
-        fitted[name] = (problem, models)
-    return fitted
+def fit(problem: Problem, steps: int = 1000, seed: int = 0) -> list[nn.Module]:
+    """The deep ensemble and the two repulsive ones."""
+    repulsive = [train(problem, SharedBase(problem, seed), how, steps, seed) for how in ("jointly", "pointwise")]
+    return [train(problem, DeepEnsemble(problem, seed), None, steps, seed), *repulsive]
 
 
 def figure(fitted: dict[str, tuple[Problem, list[nn.Module]]]):
@@ -165,7 +160,16 @@ def figure(fitted: dict[str, tuple[Problem, list[nn.Module]]]):
     grid = torch.stack([grid_x.flatten(), grid_y.flatten()], dim=1)
     for axis, model in zip(axes[1], models, strict=True):
         image = spread(problem, model, grid).view(160, 160)
-        drawn = axis.pcolormesh(grid_x, grid_y, image, cmap="Blues", vmin=0, vmax=0.5, shading="auto", rasterized=True)
+        drawn = axis.pcolormesh(
+            grid_x.numpy(),
+            grid_y.numpy(),
+            image.numpy(),
+            cmap="Blues",
+            vmin=0,
+            vmax=0.5,
+            shading="auto",
+            rasterized=True,
+        )
         axis.scatter(problem.x[:, 0], problem.x[:, 1], s=3, c=problem.y, cmap="coolwarm", alpha=0.6, linewidths=0)
         axis.set(xlabel="$x_1$", ylabel="$x_2$")
     canvas.colorbar(drawn, ax=axes[1], label="std over heads of p(y=1)", fraction=0.02)
@@ -177,7 +181,10 @@ def main() -> None:
     parser.add_argument("--out", default="toy.png", help="picture to write")
     parser.add_argument("--steps", type=int, default=1000, help="training steps of each model")
     arguments = parser.parse_args()
-    fitted = fit_all(arguments.steps)
+    fitted = {}
+    for name, make in (("regression", regression), ("moons", moons)):
+        problem = make(torch.Generator().manual_seed(0))
+        fitted[name] = (problem, fit(problem, arguments.steps))
     figure(fitted).savefig(arguments.out, dpi=130, facecolor="white")
     for name, (problem, models) in fitted.items():
         for title, model in zip(TITLES, models, strict=True):

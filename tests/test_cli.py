@@ -8,7 +8,6 @@ import math
 import re
 import sys
 from html.parser import HTMLParser
-from pathlib import Path
 
 import jaxtyping
 import pytest
@@ -105,73 +104,59 @@ class Cells(HTMLParser):
             self.rows[-1][-1] += data
 
 
-@pytest.fixture(scope="module")
-def demonstration(tmp_path_factory):
-    out = tmp_path_factory.mktemp("demo") / "new"
+def test_demo(tmp_path):
+    """One run, because it takes a while: what it prints, writes and shows agrees."""
+    out = tmp_path / "new"
     done = run("demo", "--seeds", 1, "--out", out, "--map", out / "map.png")
     assert done.exit_code == 0, done.output
-    return done, out
+    assert sorted(p.name for p in out.iterdir()) == ["index.html", "map.png", "results.json"]
+    assert (out / "map.png").read_bytes().startswith(b"\x89PNG")
+    html = (out / "index.html").read_text(encoding="utf-8")
+    record = json.loads((out / "results.json").read_text())
+    assert record["seeds"] == 1
+    results = {name: seed for name, (seed,) in record["results"].items()}
+    assert list(results) == ["network alone", "LL-E", "fs-RLL-E"]
 
+    lines = done.stdout.splitlines()
+    table = [re.split(r"\s{2,}", line) for line in lines[:4]]
+    on_page = Cells(html)
+    check_table(results, [[cell.removesuffix(" *") for cell in row] for row in table])
+    check_table(results, on_page.rows)
+    check_stars(results, table[1:])
+    assert f"The page: {out / 'index.html'}" in lines
+    assert any(line.startswith("One seed; * marks the best") for line in lines)
 
-def no_constants(name):
-    raise ValueError(f"{name} is not JSON")
-
-
-def test_demo_says_the_same_in_the_terminal_on_the_page_and_in_the_file(demonstration):
-    done, out = demonstration
-    results = json.loads((out / "results.json").read_text())
-    assert (results["seeds"], list(results["results"])) == (1, ["network alone", "LL-E", "fs-RLL-E"])
-    head, *printed = [re.split(r"\s{2,}", line) for line in done.stdout.splitlines()[:4]]
-    page_head, *page = Cells((out / "index.html").read_text(encoding="utf-8")).rows
-    assert head == page_head == ["method", *(column.heading for column in demo.COLUMNS)]
-    for (name, (seed,)), in_terminal, on_page in zip(results["results"].items(), printed, page, strict=True):
-        values = [seed[column.name] for column in demo.COLUMNS]
-        wanted = [
-            "–" if value is None or math.isnan(value) else f"{value:.{column.digits}f}"
-            for value, column in zip(values, demo.COLUMNS, strict=True)
-        ]
-        assert [cell.removesuffix(" *") for cell in in_terminal] == [name, *wanted]
-        assert on_page == [name, *wanted]
-    assert f"The page: {out / 'index.html'}" in done.stdout
-    assert "One seed" in done.stdout
-
-
-def test_demo_stars_the_best(demonstration):
-    done, out = demonstration
-    results = json.loads((out / "results.json").read_text())["results"]
-    for i, line in enumerate(done.stdout.splitlines()[1:4]):
-        cells = re.split(r"\s{2,}", line)[1:]
-        for column, cell in zip(demo.COLUMNS, cells, strict=True):
-            means = [round(seeds[0][column.name], column.digits) for seeds in results.values() if column.better]
-            best = (
-                bool(means) and means[i] == (max if column.better == "higher" else min)(means) and len(set(means)) > 1
-            )
-            assert cell.endswith(" *") == best, (column.name, cell)
-
-
-def test_demo_shows_that_repulsion_helps(demonstration):
-    """Far from a golden number: what the page claims in its first sentence."""
-    _, out = demonstration
-    results = json.loads((out / "results.json").read_text())["results"]
-    alone, plain, repelled = (results[name][0]["ambig./photo"] for name in ("network alone", "LL-E", "fs-RLL-E"))
-    assert alone < plain < repelled
-    lead = re.search(r'class="lead">([^<]*)', (out / "index.html").read_text()).group(1)
+    assert len(on_page.images) == 30
+    assert all(image.startswith("data:image/png;base64,") for image in on_page.images)
+    assert html.count("<svg") == 2
+    lead = re.search(r'class="lead">([^<]*)', html).group(1)
+    alone, plain, repelled = (results[name]["ambig./photo"] for name in results)
+    assert alone < plain < repelled  # no golden number: only what the page claims in its first sentence
     assert f"{alone:.1f}" in lead
     assert f"{repelled:.1f}" in lead
 
+    def refuse(name):
+        raise ValueError(f"{name} is not JSON, though Python writes it")
 
-def test_demo_writes_a_page_with_pictures_and_a_map(demonstration):
-    _, out = demonstration
-    assert sorted(p.name for p in Path(out).iterdir()) == ["index.html", "map.png", "results.json"]
-    assert (out / "map.png").read_bytes().startswith(b"\x89PNG")
-    text = (out / "index.html").read_text()
-    images = Cells(text).images
-    assert len(images) == 30
-    assert all(image.startswith("data:image/png;base64,") for image in images)
-    assert text.count("<svg") == 2
+    json.loads((out / "results.json").read_text(), parse_constant=refuse)
 
 
-def test_demo_writes_numbers_that_every_json_reader_takes(demonstration):
-    """NaN is no JSON, though Python writes it."""
-    _, out = demonstration
-    json.loads((out / "results.json").read_text(), parse_constant=no_constants)
+def check_table(results, rows):
+    """Every figure is the one in the file, with its digits."""
+    assert rows[0] == ["method", *(column.heading for column in demo.COLUMNS)]
+    for (name, values), row in zip(results.items(), rows[1:], strict=True):
+        numbers = [(values[column.name], column.digits) for column in demo.COLUMNS]
+        shown = ["–" if v is None or math.isnan(v) else f"{v:.{digits}f}" for v, digits in numbers]
+        assert row == [name, *shown]
+
+
+def check_stars(results, rows):
+    """The best as printed is starred in columns that have a best, unless all are equal."""
+    for j, column in enumerate(demo.COLUMNS):
+        if not column.better:
+            wanted = [False] * 3
+        else:
+            means = [round(values[column.name], column.digits) for values in results.values()]
+            best = (max if column.better == "higher" else min)(means)
+            wanted = [mean == best and len(set(means)) > 1 for mean in means]
+        assert [row[j + 1].endswith(" *") for row in rows] == wanted

@@ -20,9 +20,9 @@ from repulse.repulsion.source import Source, TrainingData
 SHAPES = [(1, 8, 8), (3, 32, 32), (4, 17, 23)]
 SINGLE = [
     *[TrainingData(), PatchShuffle(4), DeadLeaves(), DeadLeaves(grain=0), PhaseScramble(), Mixup(), Noise()],
-    *[UniformBox(), UniformBox(-1.0, 2.0), UniformBox(low=-9.0)],
+    *[UniformBox(), UniformBox(-1.0, 2.0)],
 ]
-SOURCES = [*SINGLE, Mixture([DeadLeaves(), PhaseScramble()])]
+SOURCES = [*SINGLE, UniformBox(low=-9.0), Mixture([DeadLeaves(), PhaseScramble()])]
 every_source = pytest.mark.parametrize("source", SOURCES, ids=repr)
 
 

@@ -1,0 +1,60 @@
+"""The paper's toy figure, with fewer steps: where there is no data, a deep ensemble is sure and fs-RLL-E is not."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+EXAMPLE = Path(__file__).parent.parent / "examples" / "toy.py"
+
+
+@pytest.fixture(scope="module")
+def toy():
+    spec = importlib.util.spec_from_file_location("toy", EXAMPLE)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["toy"] = module  # dataclasses look their module up
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def fitted(toy):
+    regression = toy.regression(torch.Generator().manual_seed(0))
+    moons = toy.moons(torch.Generator().manual_seed(0))
+    return {"regression": (regression, toy.fit(regression, 800)), "moons": (moons, toy.fit(moons, 300))}
+
+
+def test_regression_spread_outside_is_several_times_that_inside(toy, fitted):
+    problem, (ensemble, joint, pointwise) = fitted["regression"]
+    inside, outside = toy.inside_outside(problem, ensemble)
+    assert outside / inside < 3
+    for model in (joint, pointwise):
+        inside, outside = toy.inside_outside(problem, model)
+        assert outside / inside > 6
+        assert inside < 1.2 * toy.NOISE  # and it still fits the data
+
+
+def test_pointwise_spread_grows_on_both_sides_of_the_data(toy, fitted):
+    problem, (_, _, pointwise) = fitted["regression"]
+    left, right = toy.spread(problem, pointwise, torch.tensor([[0.0], [7.5]]))
+    assert min(left, right) > 3 * toy.NOISE
+
+
+def test_classification_heads_part_outside_the_data_only(toy, fitted):
+    problem, (ensemble, joint, pointwise) = fitted["moons"]
+    _, outside = toy.inside_outside(problem, ensemble)
+    assert outside < 0.15
+    for model in (joint, pointwise):
+        inside, outside = toy.inside_outside(problem, model)
+        assert outside > 0.3
+        assert inside < 0.05
+
+
+def test_the_figure_is_drawn(toy, fitted, tmp_path):
+    path = tmp_path / "toy.png"
+    toy.figure(fitted).savefig(path)
+    assert path.stat().st_size > 10_000
