@@ -26,7 +26,7 @@ VOID = {"meta", "img", "br", "link", "input"}
 
 @pytest.fixture
 def table():
-    table = Table("method", [Column("acc", 1, "higher", "Share <of> right."), Column("ece", 2, "lower"), Column("s")])
+    table = Table("method", [Column("acc", 1, "higher", 'Share <of> "right".'), Column("ece", 2, "lower"), Column("s")])
     table.add("network", [[97.0, 0.5, 1.0], [98.0, 0.6, 3.0]])
     table.add("<b>&", [[99.0, 0.5, float("nan")], [98.0, 0.6, 2.0]])
     table.add("broken", [[float("nan"), float("inf"), 0.0], [98.0, 0.1, 0.0]])
@@ -124,7 +124,7 @@ def test_html_table_escapes_and_marks(table):
     assert reader.tags.count("td") == 9
     assert "b" not in reader.tags
     assert "<b>&" in reader.text
-    assert ("th", "title", "Share <of> right.") in reader.attributes
+    assert ("th", "title", 'Share <of> "right".') in reader.attributes
     assert reader.attributes.count(("td", "class", "best")) == 1
 
 
@@ -150,7 +150,8 @@ def test_figures_are_svg_in_the_colours_of_the_page(kind):
     assert ET.fromstring(svg).tag == "{http://www.w3.org/2000/svg}svg"
     assert "currentColor" in svg
     assert INK not in svg
-    assert "#000000" not in svg  # nothing that would vanish on a dark page
+    assert "#000000" not in svg  # nothing that would vanish on a dark page, nor letters in the default black
+    assert all("fill: currentColor" in text for text in re.findall(r"<text [^>]*>", svg))
     assert PALETTE[0] in svg or kind == "map"  # whose dots are pixels
     assert ">one" in svg  # letters are letters
     assert svg == to_svg(figures()[kind])

@@ -118,7 +118,9 @@ def test_networks_fit_like_heads(hidden, rule, space):
     heads = make_heads(hidden)
     networks = Networks(as_modules(heads), heads.task)
     problem = Problem(random(30, D), torch.arange(30) % K, 2 * random(30, D, seed=1), lambda batch: batch, heads.task)
-    recipe = Recipe(rule=rule, space=space, strength=0.3, epochs=1, batch_size=15, repulsion_batch_size=8)
+    recipe = Recipe(
+        rule=rule, space=space, compare="jointly", strength=0.3, epochs=1, batch_size=15, repulsion_batch_size=8
+    )
     for particles in (heads, networks):
         optimise(particles, problem, recipe, progress=False)
     assert_close(reordered(networks.vectors(), heads), heads.vectors(), rtol=1e-8, atol=1e-9)
@@ -154,7 +156,7 @@ def test_fit_is_the_loop_written_by_hand(space, schedule, decay):
             w.data -= rate * step
     repel = {"space": space, "on": "probabilities", "rule": "kde", "kernel": "rbf", "bandwidth": "median"}
     train = {"lr": lr, "decay": decay, "epochs": steps, "batch_size": n, "repulsion_batch_size": 20, "prior_std": std}
-    recipe = Recipe(**repel, **train, strength=strength, schedule=schedule, prior="weights")
+    recipe = Recipe(**repel, **train, compare="jointly", strength=strength, schedule=schedule, prior="weights")
     fitted = fit_networks(networks, x, y, away, recipe, progress=False)
     expected = torch.stack([torch.cat([w[:, :-1].flatten(), w[:, -1]]) for w in weights])
     assert_close(fitted.vectors(), expected.detach(), rtol=1e-7, atol=1e-8)

@@ -65,19 +65,22 @@ def fit_heads(
     targets = targets.to(features.device)
 
     shift, scale = feature_scaling(features)
+
+    def prepare(batch: Tensor) -> Tensor:
+        return (batch.to(shift.dtype) - shift) / scale
+
     generator = torch.Generator().manual_seed(recipe.seed)
     training, y, y_shift, y_scale = _scaled_targets(task, targets)
     heads = Heads(recipe.heads, features.shape[1], training, recipe.hidden, generator).to(features.device)
     if recipe.init == "pretrained":
         _start_from(heads, start, shift, scale, y_shift, y_scale, generator)
-
-    def prepare(batch: Tensor) -> Tensor:
-        return (batch.to(shift.dtype) - shift) / scale
+    if isinstance(training, Regression):
+        training = heads.task = replace(training, log_variance=_regress(heads, prepare(features), y))
 
     def finish() -> None:
         heads.fold_inputs(shift, scale)
-        if isinstance(task, Regression):
-            heads.fold_targets(y_shift, y_scale)
+        if isinstance(training, Regression):
+            heads.fold_targets(y_shift, y_scale, training.log_variance)
         heads.task = task
 
     _run(heads, Problem(features, y, repulsion_features, prepare, training), recipe, progress, finish)
@@ -172,6 +175,32 @@ def _scaled_targets(task: Task, targets: Tensor) -> tuple[Task, Tensor, Tensor, 
     scale = torch.where(scale > 0, scale, one).float()
     inner = task if task.noise is None else replace(task, noise=task.noise / float(scale))
     return inner, ((targets - shift) / scale).float(), shift.float(), scale
+
+
+@torch.no_grad()
+def _regress(heads: Heads, x: Tensor, y: Tensor) -> float:
+    """Take the means of linear heads from where they are to the nearest least-squares solution.
+
+    Where the features vary, all heads then fit the targets as well as any; where they do not, each keeps its random
+    start. Without it, the first thing a predicted variance learns is the error of a random mean, which it takes
+    thousands of steps to forget.
+
+    Returns:
+        The log of the variance that linear regression leaves over, where predicted variances should start.
+    """
+    x, y = x.double(), y.double()
+    gram = x.T @ x / len(x) + 1e-4 * torch.eye(x.shape[1], dtype=x.dtype, device=x.device)
+    factor = torch.linalg.cholesky(gram)
+
+    def solve(residual: Tensor) -> Tensor:
+        return torch.cholesky_solve(x.T @ residual / len(x), factor)
+
+    if len(heads.weights) == 1:
+        means = heads.weight[:, 0].double()
+        heads.weight[:, 0] += solve(y.unsqueeze(1) - x @ means.T).T.to(heads.weight.dtype)
+        heads.bias[:, 0] = 0.0
+    left = y - (x @ solve(y.unsqueeze(1))).squeeze(1)
+    return float(left.square().mean().clamp_min(1e-8).log())
 
 
 @torch.no_grad()

@@ -151,13 +151,16 @@ class Heads(Particles):
         weight.copy_(folded)
 
     @torch.no_grad()
-    def fold_targets(self, shift: Tensor, scale: Tensor) -> None:
-        """Make regression heads that were fitted on `(y - shift) / scale` predict `y` itself."""
+    def fold_targets(self, shift: Tensor, scale: Tensor, log_variance: float = 0.0) -> None:
+        """Make regression heads that were fitted on `(y - shift) / scale` predict `y` itself.
+
+        `log_variance` is what was added to the predicted log-variance in the fit, in units of the scaled targets.
+        """
         weight, bias = self.weights[-1], self.biases[-1]
         weight[:, 0] *= scale
         bias[:, 0] = bias[:, 0] * scale + shift
         if bias.shape[1] == 2:
-            bias[:, 1] += 2 * scale.log()
+            bias[:, 1] += 2 * scale.log() + log_variance
 
     def extra_repr(self) -> str:
         kind = "linear" if len(self.weights) == 1 else f"hidden {[w.shape[1] for w in self.weights][:-1]}"
