@@ -69,7 +69,7 @@ def test_units_of_the_features_do_not_matter(data, factor, shift):
 def test_units_of_regression_targets_do_not_matter():
     features, _, far = blobs()
     targets = features[:, 0] + 0.1 * torch.randn(len(features), generator=torch.Generator().manual_seed(1))
-    recipe = QUICK.replace(task="regression", epochs=100)
+    recipe = QUICK.replace(task="regression", lr=2e-3)
     plain = fit_heads(features, targets, far, recipe, progress=False).predict(features)
     moved = fit_heads(features, 1000 * targets + 7, far, recipe, progress=False).predict(features)
     assert isinstance(plain, RegressionPrediction)

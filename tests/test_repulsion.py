@@ -262,15 +262,15 @@ def test_mixture_hands_out_what_its_sources_make_of_the_same_inputs():
     [
         (lambda: PatchShuffle(1), "`tiles` to be at least 2, but got 1"),
         (lambda: DeadLeaves(leaves=0), "`leaves` to be a positive integer, but got 0"),
-        (lambda: DeadLeaves(grain=-1.0), "`grain` to be a number that is zero or larger, but got -1.0"),
+        (lambda: DeadLeaves(grain=-1.0), "`grain` to be a finite number that is zero or larger, but got -1.0"),
         (lambda: DeadLeaves(smallest=0.6), "`smallest` to be below `largest`, but got smallest=0.6, largest=0.5"),
-        (lambda: Noise(0.0), "`scale` to be a positive number, but got 0.0"),
+        (lambda: Noise(0.0), "`scale` to be a positive, finite number, but got 0.0"),
         (lambda: UniformBox(1.0, 0.0), "`low` to be below `high`"),
         (lambda: UniformBox(torch.zeros(3), torch.ones(4)), "`low`"),
-        (lambda: UniformBox(margin=-0.1), "`margin` to be a number that is zero or larger, but got -0.1"),
+        (lambda: UniformBox(margin=-0.1), "`margin` to be a finite number that is zero or larger, but got -0.1"),
         (lambda: Mixture([]), "`sources` to be at least one source, but got none"),
         (lambda: Mixture([Noise()], [1.0, 2.0]), "`weights` to be 1 number.* but got 2"),
-        (lambda: Mixture([Noise()], [0.0]), "`weights` to be a positive number, but got 0.0"),
+        (lambda: Mixture([Noise()], [0.0]), "`weights` to be a positive, finite number, but got 0.0"),
     ],
 )
 def test_settings_that_make_no_sense_are_refused(make, words):

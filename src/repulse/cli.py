@@ -23,10 +23,11 @@ app = typer.Typer(
 )
 
 
-def _version(wanted: bool) -> None:
+def _version(wanted: bool) -> bool:
     if wanted:
         typer.echo(f"repulse {__version__}")
         raise typer.Exit
+    return wanted
 
 
 @app.callback()

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from tqdm import tqdm
 
-from repulse.backbone.features import inputs_of
+from repulse.backbone.features import feeding, inputs_of
 from repulse.backbone.split import Backbone
 from repulse.errors import DataError, expected
 from repulse.particles.heads import Heads
@@ -68,6 +68,8 @@ class Ensemble(nn.Module):
         """
         if isinstance(x, Tensor) or (isinstance(x, tuple | list) and x and isinstance(x[0], Tensor)):
             return self._predict(inputs_of(x))
+        if isinstance(x, Mapping):
+            raise DataError(expected("x", "a tensor, a batch that starts with one, or a loader", type(x).__name__))
         bar = tqdm(x, desc="predicting", unit="batch", delay=2.0, disable=not progress, leave=False)
         parts = [self._predict(inputs_of(batch)) for batch in bar]
         if not parts:
@@ -77,7 +79,9 @@ class Ensemble(nn.Module):
     @torch.no_grad()
     def _predict(self, inputs: Tensor) -> Prediction:
         device = next(self.heads.parameters()).device
-        return self.heads.predict(self.backbone(inputs.to(device)).flatten(start_dim=1))
+        with feeding(inputs, "x", DataError):
+            features = self.backbone(inputs.to(device)).flatten(start_dim=1)
+        return self.heads.predict(features)
 
     def extra_repr(self) -> str:
         count = sum(p.numel() for p in self.heads.parameters())

@@ -57,7 +57,8 @@ def expected(argument: str, wanted: str, got: object) -> str:
     >>> expected("heads", "a positive integer", 0)
     'Expected `heads` to be a positive integer, but got 0.'
     """
-    return f"Expected `{argument}` to be {wanted}, but got {got}."
+    name = argument if "`" in argument or " " in argument else f"`{argument}`"  # what is no name is a phrase
+    return f"Expected {name} to be {wanted}, but got {got}."
 
 
 def check_choice(argument: str, value: object, known: Iterable[str]) -> None:
@@ -66,7 +67,7 @@ def check_choice(argument: str, value: object, known: Iterable[str]) -> None:
     if isinstance(value, str) and value in known:
         return
     message = expected(argument, "one of " + ", ".join(repr(name) for name in known), repr(value))
-    near = difflib.get_close_matches(value, known, n=1) if isinstance(value, str) else []
+    near = difflib.get_close_matches(value.lower(), known, n=1) if isinstance(value, str) else []
     raise RecipeError(message + (f" Did you mean {near[0]!r}?" if near else ""))
 
 
@@ -78,7 +79,7 @@ def check_positive_integer(argument: str, value: object) -> None:
 
 def check_number(argument: str, value: object, *, positive: bool) -> None:
     """Refuse what is not a finite number above zero (or, if not `positive`, at least zero)."""
-    wanted = "a positive number" if positive else "a number that is zero or larger"
+    wanted = "a positive, finite number" if positive else "a finite number that is zero or larger"
     number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
     if not number or float(value) < 0 or (positive and value == 0):  # pyright: ignore[reportArgumentType]
         raise RecipeError(expected(argument, wanted, repr(value)))

@@ -103,8 +103,8 @@ class Recipe:
             check_number(name, getattr(self, name), positive=True)
         if self.noise is not None:
             check_number("noise", self.noise, positive=True)
-        if isinstance(self.seed, bool) or not isinstance(self.seed, int):
-            raise RecipeError(expected("seed", "an integer", repr(self.seed)))
+        if isinstance(self.seed, bool) or not isinstance(self.seed, int) or not 0 <= self.seed < 2**63 - 1:
+            raise RecipeError(expected("seed", "an integer from 0 to 2^63 - 2", repr(self.seed)))
         if self.prior == "function" and self.hidden:
             raise RecipeError(expected("prior", "'weights' for heads with hidden layers", "'function'"))
         if self.init == "pretrained" and self.hidden:

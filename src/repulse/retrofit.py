@@ -10,11 +10,11 @@ import torch
 from torch import Tensor, nn
 from tqdm import tqdm
 
-from repulse.backbone.features import compute_features, inputs_of
+from repulse.backbone.features import compute_features, feeding, labelled
 from repulse.backbone.split import split
 from repulse.ensemble import Ensemble
-from repulse.errors import DataError, RecipeError, RepulsionError, expected
-from repulse.particles.fit import fit_heads
+from repulse.errors import BackboneError, DataError, RecipeError, RepulsionError, expected
+from repulse.particles.fit import check_recipe, fit_heads
 from repulse.recipe import Recipe
 from repulse.repulsion import DeadLeaves, Mixture, PhaseScramble, Source
 
@@ -45,15 +45,18 @@ def retrofit(
         device: where to run; that of the model's first parameter if not given.
         progress: show bars, and say which repulsion "auto" chose.
     """
-    recipe = recipe or Recipe()
+    recipe = check_recipe(recipe)
     place = torch.device(device) if device is not None else _device_of(model)
     model.to(place)
+    if iter(data) is data:
+        raise DataError(expected("data", "batches that can be read twice, such as a list or a loader", "an iterator"))
     try:
         first = next(iter(data))
     except StopIteration:
         raise DataError(expected("data", "at least one batch", "none")) from None
-    inputs = inputs_of(first).to(place)
-    backbone = split(model, inputs)
+    inputs = labelled(first, 0)[0].to(place)
+    with feeding(inputs, "batch 0 of `data`", DataError):
+        backbone = split(model, inputs)
     source = _resolve(repulsion, inputs, recipe, progress)
     features = compute_features(
         backbone,
@@ -65,6 +68,9 @@ def retrofit(
         progress=progress,
     )
     last = backbone.last
+    if recipe.task == "regression" and last.out_features > 2:
+        wanted = "a network with one output (or a mean and a variance) for regression"
+        raise BackboneError(expected("model", wanted, f"{last.out_features} outputs"))
     classes = last.out_features if recipe.task == "classification" else None
     bias = torch.zeros(last.out_features, device=place) if last.bias is None else last.bias
     heads = fit_heads(

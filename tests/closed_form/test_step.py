@@ -21,6 +21,7 @@ N, B, R, D, K, HEADS = 50, 7, 5, 3, 4, 4
 TIGHT = {"rtol": 1e-10, "atol": 1e-12}
 X, Y, AWAY = random(N, D, seed=1), torch.arange(N) % K, 2 * random(N, D, seed=2)
 STEP = Recipe(  # nothing that decides a step is left to the defaults
+    compare="jointly",
     space="function",
     on="probabilities",
     rule="kde",

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +15,7 @@ from tqdm import tqdm
 from repulse.backbone.split import Backbone
 from repulse.errors import DataError, RepulsionError, expected
 from repulse.repulsion import Source
+from repulse.repulsion.source import draw
 
 
 @dataclass(frozen=True)
@@ -31,12 +33,38 @@ class Features:
     repulsion: Float[Tensor, "M d"] | None
 
 
-def inputs_of(batch: Any) -> Tensor:
+def inputs_of(batch: Any, name: str = "each batch", error: type[DataError] = DataError) -> Tensor:
     """The inputs of a batch: the batch itself, or its first element."""
     inputs = batch[0] if isinstance(batch, tuple | list) and batch else batch
     if not isinstance(inputs, Tensor):
-        raise DataError(expected("each batch", "a tensor or a tuple that starts with one", type(inputs).__name__))
+        raise error(expected(name, "a tensor or a tuple that starts with one", type(inputs).__name__))
     return inputs
+
+
+def labelled(batch: Any, i: int) -> tuple[Tensor, Tensor]:
+    """Inputs and targets of the i-th batch, checked."""
+    if not isinstance(batch, tuple | list) or len(batch) < 2 or not isinstance(batch[1], Tensor):
+        got = f"a {type(batch).__name__} of {len(batch)}" if isinstance(batch, tuple | list) else type(batch).__name__
+        raise DataError(expected(f"batch {i} of `data`", "a tuple (inputs, targets) of tensors", got))
+    inputs, target = inputs_of(batch, f"batch {i} of `data`"), batch[1]
+    if not target.ndim or len(target) != len(inputs):
+        got = f"shape {tuple(target.shape)}"
+        raise DataError(expected(f"the targets of batch {i}", f"{len(inputs)}, one an input", got))
+    if target.is_floating_point() and not bool(torch.isfinite(target).all()):
+        raise DataError(expected(f"the targets of batch {i}", "finite", "NaN or infinite values"))
+    return inputs, target
+
+
+@contextmanager
+def feeding(inputs: Tensor, name: str, error: type[DataError]) -> Iterator[None]:
+    """Around a pass of the network: what it cannot take becomes an error that says which inputs they were."""
+    if inputs.is_floating_point() and not bool(torch.isfinite(inputs).all()):
+        raise error(expected(name, "finite", "NaN or infinite inputs"))
+    try:
+        yield
+    except RuntimeError as reason:
+        got = f"shape {tuple(inputs.shape)}, on which it fails: {reason}"
+        raise error(expected(name, "inputs the model can take", got)) from reason
 
 
 def compute_features(
@@ -66,22 +94,14 @@ def compute_features(
     made: list[Tensor] = []
     total = _length(data)
     for i, batch in enumerate(_bar(data, "features", total, progress)):
-        if not isinstance(batch, tuple | list) or len(batch) < 2 or not isinstance(batch[1], Tensor):
-            raise DataError(expected(f"batch {i} of `data`", "a tuple (inputs, targets)", type(batch).__name__))
-        inputs, target = inputs_of(batch).to(device), batch[1]
-        if len(target) != len(inputs):
-            raise DataError(expected(f"the targets of batch {i}", f"{len(inputs)}, one an input", len(target)))
-        if target.is_floating_point() and not bool(torch.isfinite(target).all()):
-            raise DataError(expected(f"the targets of batch {i}", "finite", "NaN or infinite values"))
+        inputs, target = labelled(batch, i)
+        inputs = inputs.to(device)
         train.append(_features(backbone, inputs, f"batch {i} of `data`", DataError))
         targets.append(target.to(device))
         if isinstance(repulsion, Source):
             wanted = _share(samples, i, total)
             if wanted > sum(map(len, made)):
-                drawn = repulsion.sample(inputs, generator)
-                if drawn.shape != inputs.shape:
-                    message = expected(f"samples of {repulsion}", f"of shape {tuple(inputs.shape)}", tuple(drawn.shape))
-                    raise RepulsionError(message)
+                drawn = draw(repulsion, inputs, generator)
                 same = drawn is inputs
                 made.append(
                     train[-1] if same else _features(backbone, drawn, f"samples of {repulsion}", RepulsionError)
@@ -112,7 +132,14 @@ def _repulsion(
             raise RepulsionError(expected("repulsion", wanted, f"a tensor of shape {tuple(repulsion.shape)}"))
         return repulsion.to(like)
     for i, batch in enumerate(_bar(repulsion, "repulsion features", _length(repulsion), progress)):
-        made.append(_features(backbone, inputs_of(batch).to(device), f"batch {i} of `repulsion`", RepulsionError))
+        made.append(
+            _features(
+                backbone,
+                inputs_of(batch, f"batch {i} of `repulsion`", RepulsionError).to(device),
+                f"batch {i} of `repulsion`",
+                RepulsionError,
+            )
+        )
         if sum(map(len, made)) >= samples:
             break
     if not made:
@@ -122,14 +149,8 @@ def _repulsion(
 
 @torch.no_grad()
 def _features(backbone: Backbone, inputs: Tensor, name: str, error: type[DataError]) -> Tensor:
-    if inputs.is_floating_point() and not bool(torch.isfinite(inputs).all()):
-        raise error(expected(name, "finite", "NaN or infinite inputs"))
-    try:
+    with feeding(inputs, name, error):
         features = backbone(inputs)
-    except RuntimeError as reason:
-        raise error(
-            expected(name, "inputs the model can take", f"shape {tuple(inputs.shape)}, on which it fails: {reason}")
-        ) from reason
     if not bool(torch.isfinite(features).all()):
         raise error(expected(f"the features of {name}", "finite", "NaN or infinite values"))
     return features.flatten(start_dim=1)

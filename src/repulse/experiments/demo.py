@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -102,9 +103,18 @@ def run(out: Path, seeds: int = 3, map_to: Path | None = None, progress: bool = 
     if map_to is not None:
         save_picture(uncertainty_maps(first[1]), map_to)
     names = [column.name for column in COLUMNS]
-    record = {name: [dict(zip(names, row, strict=True)) for row in rows] for name, rows in results.items()}
+    record = {
+        name: [
+            {key: value if math.isfinite(value) else None for key, value in zip(names, row, strict=True)}
+            for row in rows
+        ]
+        for name, rows in results.items()
+    }
     took = time.perf_counter() - started
-    write_whole(out / "results.json", json.dumps({"seeds": seeds, "seconds": took, "results": record}, indent=2) + "\n")
+    write_whole(
+        out / "results.json",
+        json.dumps({"seeds": seeds, "seconds": took, "results": record}, indent=2, allow_nan=False) + "\n",
+    )
     return table, page
 
 

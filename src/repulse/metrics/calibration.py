@@ -31,11 +31,8 @@ def brier(prediction: ClassPrediction, targets: Tensor) -> float:
 
 def ece(prediction: ClassPrediction, targets: Tensor, bins: int = 15) -> float:
     """Expected calibration error: `sum_m |B_m|/N |accuracy(B_m) - confidence(B_m)|` over equal-width bins."""
-    from torchmetrics.functional.classification import binary_calibration_error
-
-    _check(prediction, targets)
-    correct = (prediction.labels == targets).int()
-    return float(binary_calibration_error(_confidence(prediction), correct, n_bins=bins, norm="l1"))
+    confidence, accuracy, share = reliability(prediction, targets, bins)
+    return float((share * (accuracy - confidence).abs()).nansum())
 
 
 def reliability(
@@ -46,7 +43,8 @@ def reliability(
     _check(prediction, targets)
     confidence = _confidence(prediction)
     correct = (prediction.labels == targets).double()
-    index = (confidence * bins).long().clamp(max=bins - 1)
+    edges = torch.arange(1, bins, dtype=torch.float64) / bins  # a bin has its upper edge, not its lower one
+    index = torch.bucketize(confidence, edges)
     count = torch.zeros(bins, dtype=torch.float64).index_add_(0, index, torch.ones_like(confidence))
     sums = [torch.zeros(bins, dtype=torch.float64).index_add_(0, index, v) for v in (confidence, correct)]
     return sums[0] / count, sums[1] / count, count / count.sum()
@@ -58,6 +56,13 @@ def _confidence(prediction: ClassPrediction) -> Float[Tensor, " B"]:
 
 def _check(prediction: Prediction, targets: Tensor) -> None:
     if targets.shape != (len(prediction),) or not len(prediction):
-        raise DataError(
-            expected("targets", f"of shape ({len(prediction)},), not empty", f"shape {tuple(targets.shape)}")
-        )
+        got = f"shape {tuple(targets.shape)}"
+        raise DataError(expected("targets", f"of shape ({len(prediction)},), not empty", got))
+    if not isinstance(prediction, ClassPrediction):
+        return
+    classes = prediction.log_probs.shape[-1]
+    if targets.is_floating_point() or int(targets.min()) < 0 or int(targets.max()) >= classes:
+        got = f"{targets.dtype} from {targets.min()} to {targets.max()}"
+        raise DataError(expected("targets", f"integers from 0 to {classes - 1}", got))
+    if bool(torch.isnan(prediction.log_probs).any()):
+        raise DataError(expected("prediction", "free of NaN", "NaN log-probabilities"))

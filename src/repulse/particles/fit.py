@@ -8,7 +8,14 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
-from repulse.errors import DataError, NonFiniteLossError, RepulsionError, expected
+from repulse.errors import (
+    DataError,
+    NonFiniteLossError,
+    RecipeError,
+    RepulsionError,
+    check_positive_integer,
+    expected,
+)
 from repulse.particles.heads import Heads, Networks, Particles
 from repulse.particles.history import warn_about
 from repulse.particles.optimise import DivergedError, Problem, optimise
@@ -56,13 +63,13 @@ def fit_heads(
         RepulsionError: the repulsion features are.
         NonFiniteLossError: the fit diverged; the last good heads are in its `.heads`.
     """
-    recipe = recipe or Recipe()
+    recipe = check_recipe(recipe)
     _check_values("features", features)
     if features.ndim != 2:
         raise DataError(expected("features", "of shape (samples, dimensions)", f"shape {tuple(features.shape)}"))
     recipe = _check_repulsion("repulsion_features", repulsion_features, features, recipe)
     task = _check_targets(targets, len(features), recipe, classes)
-    targets = targets.to(features.device)
+    targets = targets.to(features.device, torch.int64 if isinstance(task, Classification) else None)
 
     shift, scale = feature_scaling(features)
 
@@ -111,14 +118,14 @@ def fit_networks(
         classes: number of classes, if `targets` may not show all of them.
         progress: show a progress bar when it takes more than two seconds.
     """
-    recipe = recipe or Recipe()
+    recipe = check_recipe(recipe)
     if recipe.prior == "function":
         raise DataError(expected("recipe.prior", "'weights' for networks", "'function'"))
     _check_values("inputs", inputs)
     recipe = _check_repulsion("repulsion_inputs", repulsion_inputs, inputs, recipe)
     task = _check_targets(targets, len(inputs), recipe, classes)
     particles = Networks(networks, task)
-    targets = targets.to(inputs.device) if isinstance(task, Classification) else targets.to(inputs)
+    targets = targets.to(inputs.device, torch.int64) if isinstance(task, Classification) else targets.to(inputs)
     _run(particles, Problem(inputs, targets, repulsion_inputs, lambda batch: batch, task), recipe, progress)
     return particles
 
@@ -229,6 +236,13 @@ def _start_from(
         copy[:, :outputs] += noisy
 
 
+def check_recipe(recipe: Recipe | None) -> Recipe:
+    """The recipe, or the default one."""
+    if recipe is not None and not isinstance(recipe, Recipe):
+        raise RecipeError(expected("recipe", "a `Recipe` or None", type(recipe).__name__))
+    return recipe or Recipe()
+
+
 def _check_values(name: str, values: Tensor, error: type[DataError] = DataError) -> None:
     if not isinstance(values, Tensor):
         raise error(expected(name, "a tensor", type(values).__name__))
@@ -258,6 +272,10 @@ def _check_repulsion(name: str, repulsion: Tensor | None, features: Tensor, reci
 
 
 def _check_targets(targets: Tensor, samples: int, recipe: Recipe, classes: int | None) -> Task:
+    if classes is not None:
+        check_positive_integer("classes", classes)
+    if not isinstance(targets, Tensor):
+        raise DataError(expected("targets", "a tensor", type(targets).__name__))
     if targets.shape != (samples,):
         raise DataError(expected("targets", f"of shape ({samples},), one a sample", f"shape {tuple(targets.shape)}"))
     if recipe.task == "regression":

@@ -143,9 +143,10 @@ def _check(outputs: Tensor, on: str, kernel: str, bandwidth: str | float) -> Non
         check_choice("bandwidth", bandwidth, BANDWIDTHS)
     else:
         check_number("bandwidth", bandwidth, positive=True)
-    if outputs.ndim < 2 or not outputs.is_floating_point():
-        got = f"{outputs.dtype} of shape {tuple(outputs.shape)}"
-        raise DataError(expected("outputs", "a float tensor of shape (n, ...)", got))
+    tensor = isinstance(outputs, Tensor)
+    if not tensor or outputs.ndim < 2 or not len(outputs) or not outputs.is_floating_point():
+        got = f"{outputs.dtype} of shape {tuple(outputs.shape)}" if tensor else type(outputs).__name__
+        raise DataError(expected("outputs", "a float tensor of shape (n, ...), not empty", got))
 
 
 def gaussian_process_prior(

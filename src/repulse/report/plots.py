@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Mapping, Sequence
+from itertools import cycle
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -63,7 +64,7 @@ def uncertainty_map(groups: Mapping[str, ClassPrediction], title: str) -> Draw:
     """Every input as a point: aleatoric uncertainty to the right, epistemic upwards."""
 
     def draw(axis: Axes) -> None:
-        for (name, prediction), colour in zip(groups.items(), PALETTE, strict=False):
+        for (name, prediction), colour in zip(groups.items(), cycle(PALETTE), strict=False):
             x, y = prediction.aleatoric.numpy(), prediction.epistemic.numpy()
             axis.scatter(x, y, s=7, alpha=0.45, color=colour, label=name, linewidths=0, rasterized=True)
         axis.set(xlabel="aleatoric uncertainty (nats)", ylabel="epistemic uncertainty (nats)", title=title)
@@ -77,7 +78,7 @@ def reliability_diagram(predictions: Mapping[str, ClassPrediction], targets: Ten
 
     def draw(axis: Axes) -> None:
         axis.plot([0, 1], [0, 1], color=INK, linewidth=0.8, linestyle=":")
-        for (name, prediction), colour in zip(predictions.items(), PALETTE, strict=False):
+        for (name, prediction), colour in zip(predictions.items(), cycle(PALETTE), strict=False):
             confidence, accuracy, share = reliability(prediction, targets)
             kept = share > 0.005
             label = f"{name} (ECE {100 * ece(prediction, targets):.1f} %)"
@@ -93,7 +94,7 @@ def roc(scores: Mapping[str, tuple[Tensor, Tensor]], title: str) -> Draw:
 
     def draw(axis: Axes) -> None:
         axis.plot([0, 1], [0, 1], color=INK, linewidth=0.8, linestyle=":")
-        for (name, (inside, outside)), colour in zip(scores.items(), PALETTE, strict=False):
+        for (name, (inside, outside)), colour in zip(scores.items(), cycle(PALETTE), strict=False):
             fpr, tpr = roc_curve(inside, outside)
             label = f"{name} ({100 * auroc(inside, outside):.1f})"
             axis.plot(fpr, tpr, color=colour, linewidth=1.6, label=label)

@@ -52,6 +52,8 @@ class Table:
 
     def add(self, name: str, seeds: Sequence[Sequence[float]]) -> None:
         """Add a row: for every seed, one value a column."""
+        if not seeds:
+            raise DataError(expected(f"row {name!r}", "values of at least one seed", "none"))
         for values in seeds:
             if len(values) != len(self.columns):
                 raise DataError(expected(f"row {name!r}", f"{len(self.columns)} values a seed", len(values)))
@@ -95,7 +97,9 @@ class Table:
         lines = [[self.label, *(column.heading for column in self.columns)], ["---"] * (len(self.columns) + 1)]
         for i, (name, _) in enumerate(self.rows):
             cells = [self.cell(i, j) for j in range(len(self.columns))]
-            lines.append([name, *(f"**{c}**" if self.is_best(i, j) else c for j, c in enumerate(cells))])
+            lines.append(
+                [name.replace("|", "\\|"), *(f"**{c}**" if self.is_best(i, j) else c for j, c in enumerate(cells))]
+            )
         return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
     def html(self) -> str:

@@ -32,6 +32,8 @@ class DeadLeaves(Source):
 
     def __init__(self, leaves: int = 120, smallest: float = 0.05, largest: float = 0.5, grain: float = 1.0) -> None:
         check_positive_integer("leaves", leaves)
+        if leaves >= 2**15:
+            raise RecipeError(expected("leaves", "below 32768", leaves))
         check_number("grain", grain, positive=False)
         check_number("smallest", smallest, positive=True)
         check_number("largest", largest, positive=True)

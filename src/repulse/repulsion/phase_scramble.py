@@ -27,11 +27,12 @@ def scramble_phases(batch: Tensor, generator: torch.Generator) -> Tensor:
     """Images with the amplitudes and means of those in the batch, and phases of white noise; not kept in any range."""
     images, _, height, width = batch.shape
     # The phases of the spectrum of real white noise have just the symmetry that keeps the result real.
-    white = torch.randn(images, 1, height, width, generator=generator).to(batch.device)
+    dtype = torch.float64 if batch.dtype == torch.float64 else torch.float32
+    white = torch.randn(images, 1, height, width, generator=generator).to(batch.device, dtype)
     turn = torch.fft.rfft2(white)
     turn = turn / turn.abs().clamp_min(1e-12)
     turn[..., 0, 0] = 1.0  # the mean stays
-    return torch.fft.irfft2(torch.fft.rfft2(batch.float()) * turn, s=(height, width)).to(batch.dtype)
+    return torch.fft.irfft2(torch.fft.rfft2(batch.to(dtype)) * turn, s=(height, width)).to(batch.dtype)
 
 
 def _fit_range(scrambled: Tensor, batch: Tensor) -> Tensor:

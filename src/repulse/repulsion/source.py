@@ -56,13 +56,18 @@ class Mixture(Source):
             check_number("weights", weight, positive=True)
 
     def sample(self, batch: Tensor, generator: torch.Generator) -> Tensor:
-        chosen = torch.multinomial(torch.tensor(self.weights), len(batch), replacement=True, generator=generator)
+        chosen = torch.multinomial(
+            torch.tensor(self.weights, dtype=torch.float64), len(batch), replacement=True, generator=generator
+        )
         chosen = chosen.to(batch.device)
         samples = torch.empty_like(batch)
         for i, source in enumerate(self.sources):
             mask = chosen == i
-            if bool(mask.any()):
-                samples[mask] = source.sample(batch[mask], generator)
+            count = int(mask.sum())
+            if count == 1:  # some sources need company
+                samples[mask] = draw(source, batch, generator)[mask]
+            elif count:
+                samples[mask] = draw(source, batch[mask], generator)
         return samples
 
     def __repr__(self) -> str:
@@ -75,6 +80,21 @@ def check_images(name: str, batch: Tensor) -> tuple[int, int, int, int]:
         wanted = f"float images of shape (batch, channels, height, width) for {name}"
         raise RepulsionError(expected("inputs", wanted, f"{batch.dtype} of shape {tuple(batch.shape)}"))
     return batch.shape[0], batch.shape[1], batch.shape[2], batch.shape[3]
+
+
+def check_floats(name: str, batch: Tensor) -> None:
+    """Refuse inputs that are not float."""
+    if not batch.is_floating_point():
+        raise RepulsionError(expected("inputs", f"float for {name}", f"{batch.dtype}"))
+
+
+def draw(source: Source, batch: Tensor, generator: torch.Generator) -> Tensor:
+    """Samples of a source, checked."""
+    samples = source.sample(batch, generator)
+    if not isinstance(samples, Tensor) or samples.shape != batch.shape:
+        got = tuple(samples.shape) if isinstance(samples, Tensor) else samples
+        raise RepulsionError(expected(f"samples of {source}", f"of shape {tuple(batch.shape)}", got))
+    return samples
 
 
 def uniform(shape: Sequence[int], generator: torch.Generator, like: Tensor) -> Tensor:

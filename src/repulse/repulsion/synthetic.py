@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from repulse.errors import RecipeError, RepulsionError, check_number, expected
-from repulse.repulsion.source import Source, uniform
+from repulse.repulsion.source import Source, check_floats, uniform
 
 
 class UniformBox(Source):
@@ -23,15 +23,24 @@ class UniformBox(Source):
         self, low: float | Tensor | None = None, high: float | Tensor | None = None, margin: float = 0.25
     ) -> None:
         check_number("margin", margin, positive=False)
-        if low is not None and high is not None and not bool((torch.as_tensor(low) < torch.as_tensor(high)).all()):
+        try:
+            ordered = low is None or high is None or bool((torch.as_tensor(low) < torch.as_tensor(high)).all())
+        except RuntimeError:
+            ordered = False
+        if not ordered:
             raise RecipeError(expected("low", "below `high` in every coordinate", f"low={low}, high={high}"))
         self.low, self.high, self.margin = low, high, margin
 
     def sample(self, batch: Tensor, generator: torch.Generator) -> Tensor:
+        check_floats("UniformBox", batch)
         smallest, largest = batch.amin(dim=0), batch.amax(dim=0)
         reach = self.margin * (largest - smallest)
         low = smallest - reach if self.low is None else self._corner("low", self.low, batch)
         high = largest + reach if self.high is None else self._corner("high", self.high, batch)
+        if (self.low is None) != (self.high is None) and bool((low > high).any()):
+            if self.high is None:
+                raise RepulsionError(expected("low", "below the largest values of the batch", self.low))
+            raise RepulsionError(expected("high", "above the smallest values of the batch", self.high))
         return low + (high - low) * uniform(batch.shape, generator, batch)
 
     @staticmethod
@@ -59,6 +68,7 @@ class Noise(Source):
         self.scale = scale
 
     def sample(self, batch: Tensor, generator: torch.Generator) -> Tensor:
+        check_floats("Noise", batch)
         axes = (0, *range(2, batch.ndim))
         mean = batch.mean(dim=axes, keepdim=True)
         spread = batch.std(dim=axes, keepdim=True, correction=0)
@@ -72,6 +82,7 @@ class Mixup(Source):
     """Convex combinations of two inputs of the batch, with weights between 0.3 and 0.7 so that neither dominates."""
 
     def sample(self, batch: Tensor, generator: torch.Generator) -> Tensor:
+        check_floats("Mixup", batch)
         if len(batch) < 2:
             raise RepulsionError(expected("inputs", "at least two inputs a batch for Mixup", len(batch)))
         partner = batch.roll(int(torch.randint(1, len(batch), (), generator=generator)), dims=0)  # never with itself
