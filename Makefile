@@ -13,7 +13,7 @@ help:
 	@echo "make demo      install, train a small network on digits, retrofit it, write demo/index.html"
 	@echo "make test      install, then ruff, pyright and all tests"
 	@echo "make setup     a .venv with everything for development"
-	@echo "make data      say how to get the real data sets, and which are there"
+	@echo "make data      fetch the real data sets that can be had, and say what is left to do by hand"
 	@echo "make figures   make the pictures of the README and the docs anew"
 	@echo "make defaults  measure the table that decided the default recipe (needs the real data)"
 
@@ -52,7 +52,7 @@ defaults: $(VENV)/.dev
 	REPULSE_DATA=$(DATA) $(BIN)/python benchmarks/defaults.py --out docs/defaults-table.md
 
 data: $(VENV)/.dev
-	$(BIN)/python -m repulse.data.check $(DATA)
+	$(BIN)/python -m repulse.data.fetch $(DATA)
 
 clean:
 	rm -rf $(VENV) demo dist .pytest_cache .ruff_cache .hypothesis

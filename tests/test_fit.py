@@ -171,7 +171,7 @@ def test_named_recipes_are_the_papers_variants():
 class TestWarnings:
     def test_not_converged(self, data):
         with pytest.warns(FitWarning, match="not converged"):
-            fit_heads(*data, QUICK.replace(lr=3e-4), progress=False)
+            fit_heads(*data, QUICK.replace(lr=2e-3), progress=False)
 
     def test_kernel_underflow(self, data):
         with pytest.warns(FitWarning, match="underflowed"):

@@ -59,7 +59,8 @@ def labelled(batch: Any, i: int) -> tuple[Tensor, Tensor]:
 def feeding(inputs: Tensor, name: str, error: type[DataError]) -> Iterator[None]:
     """Around a pass of the network: what it cannot take becomes an error that says which inputs they were."""
     if inputs.is_floating_point() and not bool(torch.isfinite(inputs).all()):
-        raise error(expected(name, "finite", "NaN or infinite inputs"))
+        bad = (~torch.isfinite(inputs)).flatten(start_dim=1).any(dim=1).nonzero().flatten()
+        raise error(expected(name, "finite", f"NaN or infinite values in {len(bad)} inputs, first {int(bad[0])}"))
     try:
         yield
     except RuntimeError as reason:

@@ -52,8 +52,8 @@ def warn_about(history: Sequence[Epoch], spread: float | None) -> None:
             f"the kernel between heads has underflowed (mean value {last.kernel:.1e}), so they no longer repel each "
             "other. Use `bandwidth='median'` or a larger number."
         )
-    # A learning rate that decays to zero stops any fit in the end; one that had converged was done by half-time, but for
-    # the few hundredths of a nat that a large learning rate costs.
+    # A learning rate that decays to zero stops any fit in the end; one that had converged was done by half-time, but
+    # for the few hundredths of a nat that a large learning rate costs.
     late, of_all = history[len(history) // 2].nll - last.nll, history[0].nll - last.nll
     if late > max(0.08 * of_all, 0.05):
         _warn(
