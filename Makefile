@@ -7,7 +7,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 DATA ?= $(or $(REPULSE_DATA),data)
 INPUTS := pyproject.toml constraints.txt
 
-.PHONY: help setup demo test figures defaults data clean
+.PHONY: help setup demo test figures tables cifar defaults docs data clean
 
 help:
 	@echo "make demo      install, train a small network on digits, retrofit it, write demo/index.html"
@@ -15,6 +15,9 @@ help:
 	@echo "make setup     a .venv with everything for development"
 	@echo "make data      fetch the real data sets that can be had, and say what is left to do by hand"
 	@echo "make figures   make the pictures of the README and the docs anew"
+	@echo "make tables    measure the tables of the README anew (needs the real data)"
+	@echo "make cifar     retrofit a published CIFAR-10 network, print the table (needs the real data)"
+	@echo "make docs      build the documentation site in site/"
 	@echo "make defaults  measure the table that decided the default recipe (needs the real data)"
 
 # torch first and pinned: anything that asks for it later then finds it there.
@@ -48,8 +51,18 @@ figures: $(VENV)/.dev
 	$(BIN)/python examples/gallery.py --out docs/images/repulsion-sources.png
 	$(BIN)/repulse demo --out demo --map docs/images/digits-map.png
 
+tables: $(VENV)/.dev
+	REPULSE_DATA=$(DATA) $(BIN)/python benchmarks/tables.py
+
+cifar: $(VENV)/.dev
+	REPULSE_DATA=$(DATA) $(BIN)/python examples/cifar10_resnet20.py
+
+docs: $(VENV)/.dev
+	$(PIP) install --quiet --constraint constraints.txt --editable '.[docs]'
+	$(BIN)/mkdocs build --strict
+
 defaults: $(VENV)/.dev
-	REPULSE_DATA=$(DATA) $(BIN)/python benchmarks/defaults.py --out docs/defaults-table.md
+	REPULSE_DATA=$(DATA) $(BIN)/python benchmarks/defaults.py
 
 data: $(VENV)/.dev
 	$(BIN)/python -m repulse.data.fetch $(DATA)

@@ -1,10 +1,10 @@
-"""Measure the settings that decided the default recipe, on real data, and write the table as Markdown.
+"""Measure the settings that decided the default recipe, on real data, and put the tables in docs/defaults.md.
 
 Published ResNet-20 on CIFAR-10, repelled on the 100 repulsion classes of Tiny ImageNet or on synthetic images,
 evaluated on the 100 other classes, on textures and on uniform noise; and the digits problem of `repulse demo`. Each
 row changes one setting of the default. Needs the data folder (REPULSE_DATA).
 
-    python benchmarks/defaults.py --out docs/defaults-table.md
+    python benchmarks/defaults.py
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import warnings
 from pathlib import Path
 
 import torch
+from tables import insert
 from torch import Tensor
 from tqdm import tqdm
 
@@ -26,7 +27,6 @@ from repulse.data.images import cifar10, normalise, textures, tiny_imagenet
 from repulse.experiments import digits
 from repulse.networks.resnet_cifar import MEAN, STD, load_published
 from repulse.report import Column, Table
-from repulse.report.page import write_whole
 
 AUTO = repulsion.Mixture([repulsion.DeadLeaves(), repulsion.PhaseScramble()])
 
@@ -177,7 +177,7 @@ def digits_row(data: dict[str, Tensor], heads: repulse.Heads) -> list[float]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, default=Path("docs/defaults-table.md"), help="Markdown file to write")
+    parser.add_argument("--page", type=Path, default=Path("docs/defaults.md"), help="page to put the tables in")
     parser.add_argument("--seeds", type=int, default=3, help="seeds of the heads (and, for digits, of the network)")
     parser.add_argument("--cache", type=Path, default=Path("data/features"), help="folder for computed features")
     arguments = parser.parse_args()
@@ -199,10 +199,8 @@ def main() -> None:
         natural.add(name, [cifar_row(cifar, fit(cifar, "natural", recipe, s)) for s in seeds])
         synthetic.add(name, [cifar_row(cifar, fit(cifar, "synthetic", recipe, s)) for s in seeds])
         little.add(name, [digits_row(data, fit(data, "synthetic", recipe, s)) for s, data in enumerate(small)])
-    command = f"python benchmarks/defaults.py --seeds {arguments.seeds}"
-    parts = [f"<!-- Written by `{command}`; do not edit. -->"]
-    parts += [f"### {title}\n\n{table.markdown()}" for title, table in tables.items()]
-    write_whole(arguments.out, "\n\n".join(parts) + "\n")
+    parts = [f"### {title}\n\n{table.markdown()}" for title, table in tables.items()]
+    insert(arguments.page, "tables", "\n\n".join(parts))
     for title, table in tables.items():
         print(f"\n{title}\n{table.text()}")
 

@@ -1,0 +1,111 @@
+"""A published CIFAR-10 network, retrofitted: what repulsion samples are worth.
+
+ResNet-20 with published weights; features are computed once and shared by all rows. Out of distribution: the 100
+classes of Tiny ImageNet that no head was repelled on, textures, uniform noise. Needs the data folder (REPULSE_DATA;
+`make data`).
+
+    python examples/cifar10_resnet20.py
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from tqdm import tqdm
+
+import repulse
+from repulse import LL_E, RLL_E, ClassPrediction, Prediction, Recipe, metrics, repulsion
+from repulse.backbone import Backbone, split
+from repulse.data.images import cifar10, normalise, textures, tiny_imagenet
+from repulse.networks.resnet_cifar import MEAN, STD, load_published
+from repulse.report import Column, Table
+from repulse.report.page import write_whole
+
+COLUMNS = (
+    Column("accuracy", 2, "higher"),
+    Column("NLL", 3, "lower"),
+    Column("ECE", 2, "lower"),
+    Column("Tiny ImageNet", 1, "higher"),
+    Column("textures", 1, "higher"),
+    Column("noise", 1, "higher"),
+    Column("seconds", 1),
+)
+SAMPLES = 10_000
+
+
+@torch.no_grad()
+def through(backbone: Backbone, images: Tensor, source: repulsion.Source | None = None) -> Tensor:
+    """Features of images, or of what a source makes of them."""
+    generator = torch.Generator().manual_seed(0)
+    parts = []
+    for part in tqdm(images.split(500), desc=str(source or "features"), leave=False):
+        batch = normalise(part, MEAN, STD)
+        parts.append(backbone(batch if source is None else source.sample(batch, generator)))
+    return torch.cat(parts)
+
+
+def figures(test: Prediction, labels: Tensor, outside: list[Prediction], seconds: float) -> list[float]:
+    """One row of the table; a single network, which has no epistemic uncertainty, is ranked by its entropy."""
+    alone = len(test.log_probs) == 1
+    scores = [p.total if alone else p.epistemic for p in (test, *outside)]
+    return [
+        100 * metrics.accuracy(test, labels),
+        metrics.nll(test, labels),
+        100 * metrics.ece(test, labels),
+        *(100 * metrics.auroc(scores[0], other) for other in scores[1:]),
+        seconds,
+    ]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seeds", type=int, default=3, help="seeds of the heads")
+    parser.add_argument("--markdown", type=Path, help="also write the table to this file")
+    arguments = parser.parse_args()
+    if not os.environ.get("REPULSE_DATA"):
+        sys.exit("examples/cifar10_resnet20.py needs the real data: set REPULSE_DATA to its folder (see `make data`).")
+    root = Path(os.environ["REPULSE_DATA"])
+
+    network = load_published(next((root / "weights").glob("resnet20-*.th")))
+    images, labels = cifar10(root, "train")
+    test_images, test_labels = cifar10(root, "test")
+    backbone = split(network, normalise(images[:4], MEAN, STD))
+    train, test = through(backbone, images), through(backbone, test_images)
+    noise = torch.randint(256, (5000, 3, 32, 32), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    outside = [through(backbone, x) for x in (tiny_imagenet(root, "evaluation"), textures(root), noise)]
+
+    some = images[torch.randperm(len(images), generator=torch.Generator().manual_seed(0))[:SAMPLES]]
+    synthetic = repulsion.Mixture([repulsion.DeadLeaves(), repulsion.PhaseScramble()])
+    rows = {
+        "LL-E": (None, LL_E),
+        "RLL-E": (None, RLL_E),
+        "fs-RLL-E, training data": (train, Recipe()),
+        "fs-RLL-E, 16 patches": (through(backbone, some, repulsion.PatchShuffle(16)), Recipe()),
+        "fs-RLL-E, dead leaves + phase scramble": (through(backbone, some, synthetic), Recipe()),
+        "fs-RLL-E, 100 other Tiny ImageNet classes": (through(backbone, tiny_imagenet(root, "repulsion")), Recipe()),
+    }
+    table = Table("heads, and where they repel", COLUMNS)
+    with torch.no_grad():
+        alone = [ClassPrediction(network.linear(x).log_softmax(dim=-1).unsqueeze(0)) for x in (test, *outside)]
+    table.add("network alone", [figures(alone[0], test_labels, alone[1:], float("nan"))] * arguments.seeds)
+    for name, (repel_on, recipe) in tqdm(rows.items(), desc="fits"):
+        seeds = []
+        for seed in range(arguments.seeds):
+            begun = time.perf_counter()
+            heads = repulse.fit_heads(train, labels, repel_on, recipe.replace(seed=seed), progress=False)
+            seconds = time.perf_counter() - begun
+            seeds.append(figures(heads.predict(test), test_labels, [heads.predict(x) for x in outside], seconds))
+        table.add(name, seeds)
+    print(table.text())
+    if arguments.markdown:
+        write_whole(arguments.markdown, table.markdown() + "\n")
+
+
+if __name__ == "__main__":
+    main()
