@@ -16,24 +16,24 @@ import warnings
 from pathlib import Path
 
 import torch
-from tables import insert
 from torch import Tensor
 from tqdm import tqdm
 
 import repulse
-from repulse import FS_RLL_E, PAPER_SCHEDULE, FitWarning, Recipe, metrics, repulsion
+from repulse import FS_RLL_E, PAPER_TRAINING, FitWarning, Recipe, metrics, repulsion
 from repulse.backbone import Backbone, compute_features, split
 from repulse.data.images import cifar10, normalise, textures, tiny_imagenet
 from repulse.experiments import digits
 from repulse.networks.resnet_cifar import MEAN, STD, load_published
 from repulse.report import Column, Table
+from tables import insert
 
-AUTO = repulsion.Mixture([repulsion.DeadLeaves(), repulsion.PhaseScramble()])
+AUTO = repulsion.SyntheticImages()
 
 VARIANTS: dict[str, Recipe] = {
     "**default**": Recipe(),
     "compare jointly (the paper)": Recipe(compare="jointly"),
-    "the paper's schedule, jointly": FS_RLL_E.replace(**PAPER_SCHEDULE),
+    "the paper's training, jointly": FS_RLL_E.replace(**PAPER_TRAINING),
     "no repulsion (LL-E)": Recipe(space="none"),
     "in parameter space (RLL-E)": Recipe(space="parameters"),
     "strength 0.01": Recipe(strength=0.01),
@@ -87,7 +87,7 @@ def through(backbone: Backbone, images: Tensor) -> Tensor:
 
 
 def cifar_features(root: Path) -> dict[str, Tensor]:
-    network = load_published(next((root / "weights").glob("resnet20-*.th")))
+    network = load_published(root / "weights" / "resnet20-12fca82f.th")
     images, labels = cifar10(root, "train")
     test, test_labels = cifar10(root, "test")
     backbone = split(network, normalise(images[:4], MEAN, STD))
@@ -142,7 +142,7 @@ def fit(data: dict[str, Tensor], repel_on: str, recipe: Recipe, seed: int) -> re
     start = (data["weight"], data["bias"])
     where = None if recipe.space == "none" else data[repel_on]
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", FitWarning)  # the paper's schedule has not converged, and the table shows it
+        warnings.simplefilter("ignore", FitWarning)  # the paper's training has not converged, and the table shows it
         return repulse.fit_heads(
             data["train"], data["labels"], where, recipe.replace(seed=seed), start=start, progress=False
         )
@@ -184,6 +184,8 @@ def main() -> None:
     root = os.environ.get("REPULSE_DATA")
     if not root:
         sys.exit("benchmarks/defaults.py needs the real data: set REPULSE_DATA to its folder (`make data` says how).")
+    if not (Path(root) / "cifar-10-batches-bin").is_dir():
+        sys.exit(f"benchmarks/defaults.py found no real data in {root} (`make data` says how to get it).")
     seeds = range(arguments.seeds)
     cifar = cached(arguments.cache / "cifar10-resnet20.safetensors", lambda: cifar_features(Path(root)))
     small = [cached(arguments.cache / f"digits-{s}.safetensors", lambda s=s: digits_features(s)) for s in seeds]

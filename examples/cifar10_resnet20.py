@@ -20,7 +20,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 import repulse
-from repulse import LL_E, RLL_E, ClassPrediction, Prediction, Recipe, metrics, repulsion
+from repulse import FS_RLL_E, LL_E, RLL_E, ClassPrediction, DataError, Prediction, Recipe, metrics, repulsion
 from repulse.backbone import Backbone, split
 from repulse.data.images import cifar10, normalise, textures, tiny_imagenet
 from repulse.networks.resnet_cifar import MEAN, STD, load_published
@@ -52,7 +52,7 @@ def through(backbone: Backbone, images: Tensor, source: repulsion.Source | None 
 
 def figures(test: Prediction, labels: Tensor, outside: list[Prediction], seconds: float) -> list[float]:
     """One row of the table; a single network, which has no epistemic uncertainty, is ranked by its entropy."""
-    alone = len(test.log_probs) == 1
+    alone = test.members == 1
     scores = [p.total if alone else p.epistemic for p in (test, *outside)]
     return [
         100 * metrics.accuracy(test, labels),
@@ -72,8 +72,11 @@ def main() -> None:
         sys.exit("examples/cifar10_resnet20.py needs the real data: set REPULSE_DATA to its folder (see `make data`).")
     root = Path(os.environ["REPULSE_DATA"])
 
-    network = load_published(next((root / "weights").glob("resnet20-*.th")))
-    images, labels = cifar10(root, "train")
+    try:
+        images, labels = cifar10(root, "train")
+    except DataError as error:
+        sys.exit(str(error))
+    network = load_published(root / "weights" / "resnet20-12fca82f.th")
     test_images, test_labels = cifar10(root, "test")
     backbone = split(network, normalise(images[:4], MEAN, STD))
     train, test = through(backbone, images), through(backbone, test_images)
@@ -81,14 +84,16 @@ def main() -> None:
     outside = [through(backbone, x) for x in (tiny_imagenet(root, "evaluation"), textures(root), noise)]
 
     some = images[torch.randperm(len(images), generator=torch.Generator().manual_seed(0))[:SAMPLES]]
-    synthetic = repulsion.Mixture([repulsion.DeadLeaves(), repulsion.PhaseScramble()])
+    synthetic = repulsion.SyntheticImages()
     rows = {
         "LL-E": (None, LL_E),
         "RLL-E": (None, RLL_E),
-        "fs-RLL-E, training data": (train, Recipe()),
-        "fs-RLL-E, 16 patches": (through(backbone, some, repulsion.PatchShuffle(16)), Recipe()),
-        "fs-RLL-E, dead leaves + phase scramble": (through(backbone, some, synthetic), Recipe()),
-        "fs-RLL-E, 100 other Tiny ImageNet classes": (through(backbone, tiny_imagenet(root, "repulsion")), Recipe()),
+        "fs-RLL-E, training data": (train, FS_RLL_E),
+        "fs-RLL-E, 16 patches": (through(backbone, some, repulsion.PatchShuffle(16)), FS_RLL_E),
+        "fs-RLL-E, dead leaves + phase scramble": (through(backbone, some, synthetic), FS_RLL_E),
+        "the same, pointwise": (through(backbone, some, synthetic), Recipe()),
+        "fs-RLL-E, 100 other Tiny ImageNet classes": (through(backbone, tiny_imagenet(root, "repulsion")), FS_RLL_E),
+        "the same classes, pointwise": (through(backbone, tiny_imagenet(root, "repulsion")), Recipe()),
     }
     table = Table("heads, and where they repel", COLUMNS)
     with torch.no_grad():

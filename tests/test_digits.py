@@ -41,7 +41,7 @@ def features(problem) -> dict[str, torch.Tensor]:
     network = digits.train_network(problem, seed=0)
     backbone = split(network, problem.train[:8])
     loader = list(zip(problem.train.split(128), problem.train_labels.split(128), strict=True))
-    source = repulsion.Mixture([repulsion.DeadLeaves(), repulsion.PhaseScramble()])
+    source = repulsion.SyntheticImages()
     computed = compute_features(
         backbone, loader, source, samples=5000, generator=torch.Generator().manual_seed(0), device=torch.device("cpu")
     )
@@ -104,3 +104,15 @@ def test_accuracy_moves_by_less_than_half_a_point(results):
 def test_aleatoric_uncertainty_and_calibration_are_not_paid_for_it(results):
     assert results["on synthetic images"]["aleatoric"] > results["LL-E"]["aleatoric"] - 0.5
     assert results["on synthetic images"]["ece"] < results["LL-E"]["ece"] + 0.5
+
+
+def test_a_narrow_prior_leaves_little_between_heads_that_do_not_repel(problem, features):
+    """Why the default prior is not narrower, though repelling heads would be better calibrated with it."""
+    spread = {}
+    for std in (0.1, 0.2):
+        heads = repulse.fit_heads(
+            features["train"], problem.train_labels, None, LL_E.replace(prior_std=std), progress=False
+        )
+        spread[std] = float(heads.score(features["foreign"]).median())
+    assert spread[0.1] < 1e-4
+    assert spread[0.1] < 0.2 * spread[0.2]

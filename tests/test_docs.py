@@ -51,8 +51,8 @@ def test_code_on_the_pages_runs(code, names, monkeypatch):
     if 'task="regression"' in code:
         names["model"] = nn.Sequential(nn.Linear(3, 8), nn.ReLU(), nn.Linear(8, 1))
         names["loader"] = [(names["x"], names["x"][:, 0])]
-    if code.lstrip().startswith("recipe =") and "regression" not in code:
-        names["loader"] = names["train_loader"]
+    if "ensemble." in code and "ensemble =" not in code:
+        names["ensemble"] = repulse.retrofit(names["model"], names["train_loader"], progress=False)
     exec(code, names)
 
 

@@ -25,14 +25,14 @@ from repulse.particles.fit import fit_heads, fit_networks
 from repulse.particles.heads import Heads, Networks
 from repulse.particles.history import Epoch
 from repulse.prediction import ClassPrediction, Prediction, RegressionPrediction
-from repulse.recipe import FS_RLL_E, LL_E, PAPER_SCHEDULE, RLL_E, Recipe
+from repulse.recipe import FS_RLL_E, LL_E, PAPER_TRAINING, RLL_E, Recipe
 from repulse.retrofit import retrofit
 from repulse.version import __version__
 
 __all__ = [
     "FS_RLL_E",
     "LL_E",
-    "PAPER_SCHEDULE",
+    "PAPER_TRAINING",
     "RLL_E",
     "BackboneError",
     "ClassPrediction",

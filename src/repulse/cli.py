@@ -18,6 +18,7 @@ app = typer.Typer(
     help="Honest uncertainty for networks that are already trained.",
     no_args_is_help=True,
     add_completion=False,
+    rich_markup_mode="markdown",
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
@@ -48,8 +49,8 @@ def demo(
 ) -> None:
     """Train a small network on digits, retrofit it, and see what it does not know.
 
-    The network is compared with itself, once with a plain ensemble of last layers (LL-E) and once with one whose heads
-    are pushed apart on synthetic images (fs-RLL-E): on clean digits, on ambiguous ones, and on things that are no
+    The network is compared with itself with a plain ensemble of last layers (LL-E), and with ensembles whose heads are
+    pushed apart on synthetic images (fs-RLL-E): on clean digits, on ambiguous ones, and on things that are no
     digits at all. Writes one self-contained page. Needs no data beyond scikit-learn's own.
     """
     _needs_lab("repulse demo")

@@ -63,10 +63,11 @@ class Ensemble(nn.Module):
         """Predict with uncertainty.
 
         Args:
-            x: a tensor of inputs, one batch `(inputs, targets)` as the loader gives it, or a whole loader.
+            x: a tensor of inputs, one batch `(inputs, targets)` as the loader gives it, or a whole loader (a list of
+                tensors that are all inputs is a loader).
             progress: show a bar over a loader when it takes more than two seconds.
         """
-        if isinstance(x, Tensor) or (isinstance(x, tuple | list) and x and isinstance(x[0], Tensor)):
+        if isinstance(x, Tensor) or _is_batch(x):
             return self._predict(inputs_of(x))
         if isinstance(x, Mapping):
             raise DataError(expected("x", "a tensor, a batch that starts with one, or a loader", type(x).__name__))
@@ -76,13 +77,24 @@ class Ensemble(nn.Module):
             raise DataError(expected("x", "a loader of at least one batch", "none"))
         return Prediction.cat(parts)
 
+    def score(self, x: Tensor | Iterable[Any]) -> Tensor:
+        """Epistemic uncertainty, `(B,)`: larger means further from what the network was trained on."""
+        return self.predict(x).epistemic
+
     @torch.no_grad()
     def _predict(self, inputs: Tensor) -> Prediction:
         device = next(self.heads.parameters()).device
         with feeding(inputs, "x", DataError):
-            features = self.backbone(inputs.to(device)).flatten(start_dim=1)
+            features = self.backbone(inputs.to(device))
         return self.heads.predict(features)
 
     def extra_repr(self) -> str:
         count = sum(p.numel() for p in self.heads.parameters())
         return f"{count:,} head parameters, last layer `{self.backbone.last_name}`, repelled on {self.repulsion}"
+
+
+def _is_batch(x: Any) -> bool:
+    """Whether a sequence is one batch `(inputs, targets, ...)` rather than a list of batches."""
+    if not isinstance(x, tuple | list) or not x or not isinstance(x[0], Tensor):
+        return False
+    return len(x) == 1 or not isinstance(x[1], Tensor) or x[1].shape[1:] != x[0].shape[1:]

@@ -43,8 +43,11 @@ class NonFiniteLossError(RepulseError, ArithmeticError):
     """
 
     def __init__(self, message: str, heads: Particles) -> None:
-        super().__init__(message)
+        super().__init__(message, heads)  # both, so that it can cross process borders
         self.heads = heads
+
+    def __str__(self) -> str:
+        return self.args[0]
 
 
 class FitWarning(UserWarning):

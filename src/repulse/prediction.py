@@ -7,10 +7,11 @@ classes are thin objects around them. Entropies are in nats.
 from __future__ import annotations
 
 import math
+import operator
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from typing import TypeVar
+from typing import SupportsIndex, TypeVar
 
 import torch
 from jaxtyping import Float, Int
@@ -81,13 +82,25 @@ class Prediction(ABC):
     def __len__(self) -> int:
         return getattr(self, fields(self)[0].name).shape[1]
 
-    def __getitem__(self, index: int | slice | Tensor | Sequence[int]):
-        """The predictions of some of the samples, as a prediction of the same type."""
-        if isinstance(index, int):
-            index = slice(index, index + 1 or None)
+    @property
+    def members(self) -> int:
+        """Number of members."""
+        return getattr(self, fields(self)[0].name).shape[0]
+
+    def __getitem__(self: P, index: SupportsIndex | slice | Tensor | Sequence[int]) -> P:
+        """The predictions of some of the samples, as a prediction of the same type (of one sample for an integer)."""
+        if (
+            not isinstance(index, slice)
+            and not (isinstance(index, Tensor) and index.ndim)
+            and hasattr(index, "__index__")
+        ):
+            at = operator.index(index)  # pyright: ignore[reportArgumentType]
+            if not -len(self) <= at < len(self):
+                raise IndexError(f"sample {at} of a prediction of {len(self)}")
+            index = slice(at, at + 1 or None)
         return type(self)(*(getattr(self, field.name)[:, index] for field in fields(self)))
 
-    def cpu(self):
+    def cpu(self: P) -> P:
         """The same prediction on the CPU."""
         return type(self)(*(getattr(self, field.name).cpu() for field in fields(self)))
 
@@ -100,12 +113,10 @@ class Prediction(ABC):
         return kind(*(torch.cat([getattr(part, f.name) for part in parts], dim=1) for f in fields(kind)))
 
     def __repr__(self) -> str:
+        size = f"{type(self).__name__}({len(self)} sample{'' if len(self) == 1 else 's'}, {self.members} members"
         if not len(self):
-            return f"{type(self).__name__}(0 samples)"
-        return (
-            f"{type(self).__name__}({len(self)} samples, {getattr(self, fields(self)[0].name).shape[0]} members, "
-            f"mean aleatoric {self.aleatoric.mean():.4g}, mean epistemic {self.epistemic.mean():.4g})"
-        )
+            return size + ")"
+        return f"{size}, mean aleatoric {self.aleatoric.mean():.4g}, mean epistemic {self.epistemic.mean():.4g})"
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -59,7 +59,8 @@ class Recipe:
         decay: "cosine" (learning rate to zero over the fit) or "none".
         batch_size: training samples a step.
         repulsion_batch_size: repulsion samples a step.
-        repulsion_samples: how many repulsion samples `retrofit` computes features of (it cycles through them).
+        repulsion_samples: how many repulsion samples `retrofit` computes features of at most (the fit cycles through
+            them): the first of a loader, or one of each training sample for a source.
         seed: of everything random in the fit.
     """
 
@@ -155,5 +156,16 @@ FS_RLL_E = Recipe(space="function", compare="jointly")
 The paper's form, with one kernel over the whole repulsion batch; `Recipe()` has one a sample.
 """
 
-PAPER_SCHEDULE = {"epochs": 30, "lr": 1e-4, "decay": "none", "strength": 0.1, "prior_std": 1.0}
-"""How the paper trained its heads: `FS_RLL_E.replace(**PAPER_SCHEDULE)`."""
+PAPER_TRAINING = {"epochs": 30, "lr": 1e-4, "decay": "none", "strength": 0.1, "prior_std": 1.0}
+"""How the paper trained its heads: `FS_RLL_E.replace(**PAPER_TRAINING)`.
+
+The text gives epochs, learning rate and batch size; the strength is read off the name of one of its result files, and
+the prior is our reading. Features are scaled here, of which the paper says nothing.
+"""
+
+
+def check_recipe(recipe: Recipe | None) -> Recipe:
+    """The recipe, or the default one."""
+    if recipe is not None and not isinstance(recipe, Recipe):
+        raise RecipeError(expected("recipe", "a `Recipe` or None", type(recipe).__name__))
+    return recipe or Recipe()

@@ -14,9 +14,9 @@ from repulse.backbone.features import compute_features, feeding, labelled
 from repulse.backbone.split import split
 from repulse.ensemble import Ensemble
 from repulse.errors import BackboneError, DataError, RecipeError, RepulsionError, expected
-from repulse.particles.fit import check_recipe, fit_heads
-from repulse.recipe import Recipe
-from repulse.repulsion import DeadLeaves, Mixture, PhaseScramble, Source
+from repulse.particles.fit import fit_heads
+from repulse.recipe import Recipe, check_recipe
+from repulse.repulsion import Source, SyntheticImages
 
 AUTO = "auto"
 
@@ -32,8 +32,8 @@ def retrofit(
 ) -> Ensemble:
     """Give a trained network an ensemble of heads that know where they have no business agreeing.
 
-    The model comes back as it was: same weights, modes and hooks. Its features of `data` and of the repulsion samples
-    are computed once, in eval mode; only the heads are trained.
+    The model is shared, not copied, and comes back as it was: same weights, modes and hooks. Its features of `data` and
+    of the repulsion samples are computed once, in eval mode; only the heads are trained.
 
     Args:
         model: a trained network whose output is that of its last linear layer.
@@ -42,21 +42,25 @@ def retrofit(
             tensor of ready features, None for nowhere (LL-E), or "auto": dead leaves and phase-scrambled training
             images if the inputs are images, nowhere otherwise.
         recipe: how to fit; `Recipe()` if not given.
-        device: where to run; that of the model's first parameter if not given.
+        device: where to run; the model is moved there. If not given it stays, and inputs go to its first parameter.
         progress: show bars, and say which repulsion "auto" chose.
     """
     recipe = check_recipe(recipe)
-    place = torch.device(device) if device is not None else _device_of(model)
-    model.to(place)
     if iter(data) is data:
         raise DataError(expected("data", "batches that can be read twice, such as a list or a loader", "an iterator"))
     try:
         first = next(iter(data))
     except StopIteration:
         raise DataError(expected("data", "at least one batch", "none")) from None
-    inputs = labelled(first, 0)[0].to(place)
+    inputs = labelled(first, 0)[0]
+    if device is not None:
+        model.to(device)
+    place = _device_of(model)
+    inputs = inputs.to(place)
     with feeding(inputs, "batch 0 of `data`", DataError):
         backbone = split(model, inputs)
+    last = backbone.last
+    _check_outputs(last.out_features, recipe)
     source = _resolve(repulsion, inputs, recipe, progress)
     features = compute_features(
         backbone,
@@ -67,10 +71,6 @@ def retrofit(
         device=place,
         progress=progress,
     )
-    last = backbone.last
-    if recipe.task == "regression" and last.out_features > 2:
-        wanted = "a network with one output (or a mean and a variance) for regression"
-        raise BackboneError(expected("model", wanted, f"{last.out_features} outputs"))
     classes = last.out_features if recipe.task == "classification" else None
     bias = torch.zeros(last.out_features, device=place) if last.bias is None else last.bias
     heads = fit_heads(
@@ -85,17 +85,26 @@ def retrofit(
     return Ensemble(backbone, heads, _in_words(source, features.repulsion))
 
 
+def _check_outputs(outputs: int, recipe: Recipe) -> None:
+    if recipe.task == "regression" and outputs > 2:
+        wanted = "a network with one output (or a mean and a variance) for regression"
+        raise BackboneError(expected("model", wanted, f"{outputs} outputs"))
+    if recipe.task == "classification" and outputs < 2:
+        wanted = "a network with an output for each class (or `task='regression'` in the recipe)"
+        raise BackboneError(expected("model", wanted, f"{outputs} output"))
+
+
 def _resolve(repulsion: Any, inputs: Tensor, recipe: Recipe, progress: bool) -> Source | Iterable[Any] | Tensor | None:
+    if recipe.space != "function" and recipe.prior != "function":
+        return None  # nobody would look at them
     if isinstance(repulsion, str):
         if repulsion != AUTO:
             wanted = "'auto', None, a source, a loader or a tensor of features"
             raise RecipeError(expected("repulsion", wanted, repr(repulsion)))
-        if recipe.space != "function":
-            return None
         images = inputs.ndim == 4 and inputs.is_floating_point() and min(inputs.shape[2:]) >= 4
-        choice = Mixture([DeadLeaves(), PhaseScramble()]) if images else None
+        choice = SyntheticImages() if images else None
         if progress:
-            where = f"on {choice}" if choice else "nowhere (inputs are not images, so this is a plain LL-E)"
+            where = f"on {choice}" if choice else "nowhere (inputs are not float images, so this is a plain LL-E)"
             tqdm.write(f"repulse: repelling {where}", file=sys.stderr)
         return choice
     if repulsion is not None and not isinstance(repulsion, Iterable | Source):

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch.nn import functional as F
 
-from repulse.functional import repulsion
-from repulse.recipe import KERNELS, RULES
+from repulse.functional import kernel_matrix, repulsion
+from repulse.particles.heads import Heads
+from repulse.particles.optimise import Problem, backward, compute_forces
+from repulse.particles.tasks import Classification
+from repulse.recipe import KERNELS, RULES, Recipe
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
@@ -39,3 +43,32 @@ def test_heads_that_agree_on_one_sample_are_pushed_there_only_pointwise():
         sizes[compare] = outputs.grad.abs().mean(dim=0)
     assert sizes["jointly"][1] < 1e-2 * sizes["jointly"][0]
     assert sizes["pointwise"][1] > 100 * sizes["pointwise"][0]
+
+
+@pytest.mark.parametrize("rule", ["kde", "svgd"])
+def test_a_step_of_the_default_comparison_is_the_written_loss(rule):
+    """Gradients of a pointwise step: likelihood at the training batch, mean pointwise repulsion at the other one."""
+    generator = torch.Generator().manual_seed(0)
+    heads = Heads(4, 6, Classification(3), generator=generator).double()
+    x, y = torch.randn(9, 6, dtype=torch.float64, generator=generator), torch.arange(9) % 3
+    r = 3 * torch.randn(5, 6, dtype=torch.float64, generator=generator)
+    recipe = Recipe(rule=rule, strength=0.3, compare="pointwise")
+    forces = compute_forces(heads, Problem(x, y, r, lambda b: b, heads.task), recipe, x, y, r)
+    backward(heads, forces, 0.3, recipe)
+    got = heads.weight.grad.clone(), heads.bias.grad.clone()
+
+    heads.zero_grad()
+    outputs = heads(x)
+    nll = torch.stack([F.cross_entropy(out, y) for out in outputs]).sum()
+    prior = sum(p.square().sum() for p in heads.parameters()) / (2 * len(x) * recipe.prior_std**2)
+    (nll + prior).backward()
+    driving = heads.weight.grad.clone(), heads.bias.grad.clone()
+    if rule == "svgd":  # linear heads have one Jacobian, so averaging outputs' forces averages parameters' forces
+        p = heads(r).detach().softmax(dim=-1)
+        k = torch.stack([kernel_matrix(p[:, i]) for i in range(5)]).mean(dim=0)
+        driving = tuple(torch.tensordot(k, d, dims=1) / 4 for d in driving)
+    heads.zero_grad()
+    p = heads(r).softmax(dim=-1)
+    (0.3 * sum(repulsion(p[:, i], rule=rule) for i in range(5)) / 5).backward()
+    for have, drive, repel in zip(got, driving, (heads.weight.grad, heads.bias.grad), strict=True):
+        torch.testing.assert_close(have, drive + repel, rtol=1e-9, atol=1e-12)

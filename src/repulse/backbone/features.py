@@ -63,6 +63,8 @@ def feeding(inputs: Tensor, name: str, error: type[DataError]) -> Iterator[None]
         raise error(expected(name, "finite", f"NaN or infinite values in {len(bad)} inputs, first {int(bad[0])}"))
     try:
         yield
+    except torch.OutOfMemoryError:
+        raise
     except RuntimeError as reason:
         got = f"shape {tuple(inputs.shape)}, on which it fails: {reason}"
         raise error(expected(name, "inputs the model can take", got)) from reason
@@ -85,7 +87,8 @@ def compute_features(
         data: batches of `(inputs, targets)`.
         repulsion: a source that makes samples from the training batches, an iterable of unlabelled batches, a tensor of
             ready features, or None.
-        samples: how many repulsion samples to use at most.
+        samples: how many repulsion samples to use at most: a source makes one of each training sample at most, and of
+            a loader the first ones are taken, so shuffle it.
         generator: for the sources.
         device: where the network runs.
         progress: show a bar when it takes more than two seconds.
@@ -101,7 +104,7 @@ def compute_features(
         targets.append(target.to(device))
         if isinstance(repulsion, Source):
             wanted = _share(samples, i, total)
-            if wanted > sum(map(len, made)):
+            if wanted > sum(map(len, made)) and (len(inputs) > 1 or not made):  # sources may need company
                 drawn = draw(repulsion, inputs, generator)
                 same = drawn is inputs
                 made.append(
@@ -154,7 +157,7 @@ def _features(backbone: Backbone, inputs: Tensor, name: str, error: type[DataErr
         features = backbone(inputs)
     if not bool(torch.isfinite(features).all()):
         raise error(expected(f"the features of {name}", "finite", "NaN or infinite values"))
-    return features.flatten(start_dim=1)
+    return features
 
 
 def _share(samples: int, i: int, total: int | None) -> int:

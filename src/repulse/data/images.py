@@ -8,11 +8,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from repulse.errors import DataError
+from repulse.errors import DataError, check_choice
 
 
 def cifar10(root: str | Path, split: str = "train") -> tuple[Tensor, Tensor]:
     """CIFAR-10, binary layout: 50,000 training and 10,000 test images with their labels."""
+    check_choice("split", split, ("train", "test"))
     names = [f"data_batch_{i}.bin" for i in range(1, 6)] if split == "train" else ["test_batch.bin"]
     paths = [_existing(root, f"cifar-10-batches-bin/{name}") for name in names]
     raw = np.concatenate([np.fromfile(path, dtype=np.uint8).reshape(-1, 3073) for path in paths])
@@ -26,6 +27,7 @@ def tiny_imagenet(root: str | Path, part: str) -> Tensor:
         root: folder of the data.
         part: "repulsion" for the first 100 classes, "evaluation" for the last 100.
     """
+    check_choice("part", part, ("repulsion", "evaluation"))
     with np.load(_existing(root, "files/tiny_imagenet_val_32x32.npz"), allow_pickle=False) as file:
         images, names = file["x"], file["wnid"]
     first = np.isin(names, np.unique(names)[:100])

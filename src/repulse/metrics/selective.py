@@ -19,6 +19,7 @@ def risk_coverage(uncertainty: Float[Tensor, " B"], wrong: Tensor) -> tuple[Floa
         raise DataError(expected("uncertainty", "a non-empty vector like `wrong`", shapes))
     if bool(torch.isnan(uncertainty).any()):
         raise DataError(expected("uncertainty", "free of NaN", f"{int(torch.isnan(uncertainty).sum())} NaN values"))
+    uncertainty, wrong = uncertainty.cpu(), wrong.cpu()
     distinct, group = torch.unique(uncertainty, return_inverse=True)
     size = torch.zeros(len(distinct), dtype=torch.float64).index_add_(
         0, group, torch.ones(len(wrong), dtype=torch.float64)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import torch
@@ -11,7 +12,6 @@ from torch import Tensor, nn
 from repulse.errors import (
     DataError,
     NonFiniteLossError,
-    RecipeError,
     RepulsionError,
     check_positive_integer,
     expected,
@@ -20,7 +20,10 @@ from repulse.particles.heads import Heads, Networks, Particles
 from repulse.particles.history import warn_about
 from repulse.particles.optimise import DivergedError, Problem, optimise
 from repulse.particles.tasks import Classification, Regression, Task
-from repulse.recipe import Recipe
+from repulse.recipe import Recipe, check_recipe
+
+CHUNK = 65_536
+"""Rows of features that are converted at a time."""
 
 PRETRAINED_NOISE = 0.1
 """Noise added to copies of a pretrained last layer, relative to the spread of its weights."""
@@ -68,7 +71,7 @@ def fit_heads(
     if features.ndim != 2:
         raise DataError(expected("features", "of shape (samples, dimensions)", f"shape {tuple(features.shape)}"))
     recipe = _check_repulsion("repulsion_features", repulsion_features, features, recipe)
-    task = _check_targets(targets, len(features), recipe, classes)
+    targets, task = _check_targets(targets, len(features), recipe, classes)
     targets = targets.to(features.device, torch.int64 if isinstance(task, Classification) else None)
 
     shift, scale = feature_scaling(features)
@@ -82,13 +85,16 @@ def fit_heads(
     if recipe.init == "pretrained":
         _start_from(heads, start, shift, scale, y_shift, y_scale, generator)
     if isinstance(training, Regression):
-        training = heads.task = replace(training, log_variance=_regress(heads, prepare(features), y))
+        left = _regress(heads, features, prepare, y)
+        training = heads.task = replace(training, log_variance=left)
+        task = replace(task, log_variance=left + 2 * math.log(float(y_scale)))  # pyright: ignore[reportArgumentType]
 
     def finish() -> None:
         heads.fold_inputs(shift, scale)
-        if isinstance(training, Regression):
-            heads.fold_targets(y_shift, y_scale, training.log_variance)
+        if isinstance(task, Regression):
+            heads.fold_targets(y_shift, y_scale)
         heads.task = task
+        heads.requires_grad_(False)
 
     _run(heads, Problem(features, y, repulsion_features, prepare, training), recipe, progress, finish)
     return heads
@@ -123,7 +129,7 @@ def fit_networks(
         raise DataError(expected("recipe.prior", "'weights' for networks", "'function'"))
     _check_values("inputs", inputs)
     recipe = _check_repulsion("repulsion_inputs", repulsion_inputs, inputs, recipe)
-    task = _check_targets(targets, len(inputs), recipe, classes)
+    targets, task = _check_targets(targets, len(inputs), recipe, classes)
     particles = Networks(networks, task)
     targets = targets.to(inputs.device, torch.int64) if isinstance(task, Classification) else targets.to(inputs)
     _run(particles, Problem(inputs, targets, repulsion_inputs, lambda batch: batch, task), recipe, progress)
@@ -137,27 +143,29 @@ def feature_scaling(features: Tensor) -> tuple[Tensor, Tensor]:
     up into noise, and may still grow where they are unusual.
     """
     dtype = torch.float64 if features.dtype == torch.float64 else torch.float32
-    shift = features.mean(dim=0, dtype=dtype)
-    scale = features.to(dtype).var(dim=0, correction=0).mean().sqrt()
+    shift = torch.stack([part.to(dtype).sum(dim=0) for part in features.split(CHUNK)]).sum(dim=0) / len(features)
+    squares = [(part.to(dtype) - shift).square().mean(dim=1).sum() for part in features.split(CHUNK)]
+    scale = (torch.stack(squares).sum() / len(features)).sqrt()
     return shift, torch.where(scale > 0, scale, torch.ones_like(scale))
 
 
 def _run(particles: Particles, problem: Problem, recipe: Recipe, progress: bool, finish=lambda: None) -> None:
     diverged = None
     try:
-        particles.history = optimise(particles, problem, recipe, progress)
+        with torch.inference_mode(False), torch.enable_grad():  # whatever the caller's mode is
+            particles.history = optimise(particles, problem, recipe, progress)
     except DivergedError as error:
         diverged, particles.history = error, error.history
+    spread = _spread(particles)
     finish()
     particles.recipe = recipe
-    particles.requires_grad_(False)
     if diverged is not None:
         raise NonFiniteLossError(
             f"The loss became NaN or infinite {diverged}; a smaller `lr` or `strength` "
             f"usually cures it. The heads as they were before that epoch are in this error's `.heads`.",
             particles,
         )
-    warn_about(particles.history, _spread(particles))
+    warn_about(particles.history, spread)
 
 
 @torch.no_grad()
@@ -185,7 +193,7 @@ def _scaled_targets(task: Task, targets: Tensor) -> tuple[Task, Tensor, Tensor, 
 
 
 @torch.no_grad()
-def _regress(heads: Heads, x: Tensor, y: Tensor) -> float:
+def _regress(heads: Heads, features: Tensor, prepare: Callable[[Tensor], Tensor], y: Tensor) -> float:
     """Take the means of linear heads from where they are to the nearest least-squares solution.
 
     Where the features vary, all heads then fit the targets as well as any; where they do not, each keeps its random
@@ -195,19 +203,21 @@ def _regress(heads: Heads, x: Tensor, y: Tensor) -> float:
     Returns:
         The log of the variance that linear regression leaves over, where predicted variances should start.
     """
-    x, y = x.double(), y.double()
-    gram = x.T @ x / len(x) + 1e-4 * torch.eye(x.shape[1], dtype=x.dtype, device=x.device)
-    factor = torch.linalg.cholesky(gram)
-
-    def solve(residual: Tensor) -> Tensor:
-        return torch.cholesky_solve(x.T @ residual / len(x), factor)
-
+    y = y.cpu().double()
+    parts = list(zip(features.split(CHUNK), y.split(CHUNK), strict=True))
+    scaled = ((prepare(part).cpu().double(), target) for part, target in parts)
+    gram = 1e-4 * torch.eye(features.shape[1], dtype=torch.float64)
+    cross = torch.zeros(features.shape[1], dtype=torch.float64)
+    for x, target in scaled:
+        gram += x.T @ x / len(y)
+        cross += x.T @ target / len(y)
+    solution = torch.linalg.solve(gram, cross)
     if len(heads.weights) == 1:
-        means = heads.weight[:, 0].double()
-        heads.weight[:, 0] += solve(y.unsqueeze(1) - x @ means.T).T.to(heads.weight.dtype)
+        means = heads.weight[:, 0].cpu().double()
+        heads.weight[:, 0] += torch.linalg.solve(gram, cross.unsqueeze(1) - gram @ means.T).T.to(heads.weight)
         heads.bias[:, 0] = 0.0
-    left = y - (x @ solve(y.unsqueeze(1))).squeeze(1)
-    return float(left.square().mean().clamp_min(1e-8).log())
+    left = y.square().mean() - 2 * cross @ solution + solution @ gram @ solution
+    return float(left.clamp_min(1e-8).log())
 
 
 @torch.no_grad()
@@ -223,8 +233,10 @@ def _start_from(
     """Copy a last layer into every head, in the units of the fit, and add noise so that the heads can part."""
     if start is None:
         raise DataError(expected("start", "the weight and bias of a last layer for `init='pretrained'`", "None"))
-    weight, bias = (t.detach().to(shift) for t in start)
     outputs = 1 if isinstance(heads.task, Regression) else heads.task.outputs
+    weight, bias = (t.detach().to(shift) for t in start)
+    if outputs == 1:  # a network with a variance beside the mean gives its mean
+        weight, bias = weight[:1], bias[:1]
     if weight.shape != (outputs, heads.features) or bias.shape != (outputs,):
         wanted = f"a weight of shape {(outputs, heads.features)} and a bias of shape {(outputs,)}"
         raise DataError(expected("start", wanted, f"{tuple(weight.shape)} and {tuple(bias.shape)}"))
@@ -234,13 +246,6 @@ def _start_from(
         noise = torch.randn(copy.shape, generator=generator).to(copy)
         copy.copy_(PRETRAINED_NOISE * weight.std() * noise)
         copy[:, :outputs] += noisy
-
-
-def check_recipe(recipe: Recipe | None) -> Recipe:
-    """The recipe, or the default one."""
-    if recipe is not None and not isinstance(recipe, Recipe):
-        raise RecipeError(expected("recipe", "a `Recipe` or None", type(recipe).__name__))
-    return recipe or Recipe()
 
 
 def _check_values(name: str, values: Tensor, error: type[DataError] = DataError) -> None:
@@ -271,16 +276,19 @@ def _check_repulsion(name: str, repulsion: Tensor | None, features: Tensor, reci
     return recipe
 
 
-def _check_targets(targets: Tensor, samples: int, recipe: Recipe, classes: int | None) -> Task:
+def _check_targets(targets: Tensor, samples: int, recipe: Recipe, classes: int | None) -> tuple[Tensor, Task]:
+    """Targets as a vector, and what they are targets of."""
     if classes is not None:
         check_positive_integer("classes", classes)
     if not isinstance(targets, Tensor):
         raise DataError(expected("targets", "a tensor", type(targets).__name__))
+    if recipe.task == "regression" and targets.shape == (samples, 1):
+        targets = targets.squeeze(1)
     if targets.shape != (samples,):
         raise DataError(expected("targets", f"of shape ({samples},), one a sample", f"shape {tuple(targets.shape)}"))
     if recipe.task == "regression":
         _check_values("targets", targets)
-        return Regression(recipe.noise)
+        return targets, Regression(recipe.noise)
     if targets.is_floating_point() or targets.dtype == torch.bool or targets.is_complex():
         raise DataError(expected("targets", "integer class indices for classification", f"{targets.dtype}"))
     low, high = int(targets.min()), int(targets.max())
@@ -289,4 +297,4 @@ def _check_targets(targets: Tensor, samples: int, recipe: Recipe, classes: int |
         raise DataError(expected("targets", wanted, f"values from {low} to {high}"))
     if low == high:
         raise DataError(expected("targets", "of at least two classes", f"only class {low}"))
-    return Classification(classes if classes is not None else high + 1)
+    return targets, Classification(classes if classes is not None else high + 1)

@@ -14,6 +14,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from repulse.errors import DataError, expected
+from repulse.modes import evaluating
 from repulse.particles.forces import mix
 from repulse.particles.history import Epoch
 from repulse.particles.tasks import Task
@@ -54,7 +55,8 @@ class Particles(nn.Module):
     @torch.no_grad()
     def predict(self, x: Tensor) -> Prediction:
         """Predictions with their uncertainty for features `(B, d)` (or, for `Networks`, inputs)."""
-        outputs = self(x)
+        with evaluating(self):
+            outputs = self(x)
         if not bool(torch.isfinite(outputs).all()):
             bad = (~torch.isfinite(outputs)).any(dim=0).any(dim=-1).nonzero().flatten()
             raise DataError(
@@ -99,9 +101,13 @@ class Heads(Particles):
         for fan_in, fan_out in zip(widths, widths[1:], strict=False):
             bound = 1 / math.sqrt(fan_in)
             self.weights.append(
-                nn.Parameter(torch.empty(heads, fan_out, fan_in).uniform_(-bound, bound, generator=generator))
+                nn.Parameter(
+                    torch.empty(heads, fan_out, fan_in, device="cpu").uniform_(-bound, bound, generator=generator)
+                )
             )
-            self.biases.append(nn.Parameter(torch.empty(heads, fan_out).uniform_(-bound, bound, generator=generator)))
+            self.biases.append(
+                nn.Parameter(torch.empty(heads, fan_out, device="cpu").uniform_(-bound, bound, generator=generator))
+            )
 
     @property
     def count(self) -> int:
@@ -146,21 +152,16 @@ class Heads(Particles):
     def fold_inputs(self, shift: Tensor, scale: Tensor) -> None:
         """Make heads that were fitted on `(x - shift) / scale` take `x` itself."""
         weight, bias = self.weights[0], self.biases[0]
-        folded = weight.double() / scale.double()
-        bias.copy_(bias.double() - folded @ shift.double())
+        folded = weight.cpu().double() / scale.cpu().double()
+        bias.copy_(bias.cpu().double() - folded @ shift.cpu().double())
         weight.copy_(folded)
 
     @torch.no_grad()
-    def fold_targets(self, shift: Tensor, scale: Tensor, log_variance: float = 0.0) -> None:
-        """Make regression heads that were fitted on `(y - shift) / scale` predict `y` itself.
-
-        `log_variance` is what was added to the predicted log-variance in the fit, in units of the scaled targets.
-        """
+    def fold_targets(self, shift: Tensor, scale: Tensor) -> None:
+        """Make the means of regression heads that were fitted on `(y - shift) / scale` those of `y` itself."""
         weight, bias = self.weights[-1], self.biases[-1]
         weight[:, 0] *= scale
         bias[:, 0] = bias[:, 0] * scale + shift
-        if bias.shape[1] == 2:
-            bias[:, 1] += 2 * scale.log() + log_variance
 
     def extra_repr(self) -> str:
         kind = "linear" if len(self.weights) == 1 else f"hidden {[w.shape[1] for w in self.weights][:-1]}"

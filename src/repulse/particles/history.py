@@ -55,7 +55,7 @@ def warn_about(history: Sequence[Epoch], spread: float | None) -> None:
     # A learning rate that decays to zero stops any fit in the end; one that had converged was done by half-time, but
     # for the few hundredths of a nat that a large learning rate costs.
     late, of_all = history[len(history) // 2].nll - last.nll, history[0].nll - last.nll
-    if late > max(0.08 * of_all, 0.05):
+    if of_all > 0 and late > max(0.08 * of_all, 0.05):
         _warn(
             f"the fit has not converged: its second half still brought {late / of_all:.0%} of all progress since the "
             "first epoch. Use more `epochs` or a larger `lr`."

@@ -82,7 +82,7 @@ def optimise(particles: Particles, problem: Problem, recipe: Recipe, progress: b
                 # ssge: NaN has no eigenvectors
                 record = None
             if record is None or not bool(torch.stack([torch.isfinite(p).all() for p in loop.parameters]).all()):
-                _restore(particles, good)
+                particles.load_state_dict(good)
                 raise DivergedError(epoch + 1, epochs, tuple(history))
             good = _snapshot(particles)
             history.append(record)
@@ -208,7 +208,7 @@ def batches(size: int, batch: int, generator: torch.Generator, device: torch.dev
     """Indices of random batches for ever: every sample once before any comes again; incomplete batches are dropped."""
     batch = min(batch, size)
     while True:
-        order = torch.randperm(size, generator=generator).to(device)
+        order = torch.randperm(size, generator=generator, device="cpu").to(device)
         yield from order[: size - size % batch].split(batch)
 
 
@@ -241,11 +241,5 @@ def _record(task: Task, forces: Forces, nll: Tensor, repulsion: Tensor, ratio: f
     )
 
 
-def _snapshot(particles: Particles) -> list[Tensor]:
-    return [p.detach().clone() for p in particles.parameters()]
-
-
-@torch.no_grad()
-def _restore(particles: Particles, snapshot: list[Tensor]) -> None:
-    for parameter, saved in zip(particles.parameters(), snapshot, strict=True):
-        parameter.copy_(saved)
+def _snapshot(particles: Particles) -> dict[str, Tensor]:
+    return {name: value.clone() for name, value in particles.state_dict().items()}

@@ -49,7 +49,7 @@ class Regression:
     Attributes:
         noise: known standard deviation of the noise, or None.
         log_variance: added to the predicted log of the variance; the fit sets it to that of a linear regression, so
-            that heads start, and their prior is centred, at a sensible noise level.
+            that heads start, and their prior is centred, at a sensible noise level in the units of the targets.
     """
 
     noise: float | None = None
@@ -64,7 +64,7 @@ class Regression:
         mean = outputs[..., 0]
         if self.noise is not None:
             return mean, torch.full_like(mean, 2 * math.log(self.noise))
-        return mean, (outputs[..., 1] + self.log_variance).clamp(-30.0, 30.0)
+        return mean, outputs[..., 1].clamp(-30.0, 30.0) + self.log_variance
 
     def nll(self, outputs: Float[Tensor, "n B O"], targets: Float[Tensor, " B"]) -> Float[Tensor, " n"]:
         """Mean over the batch of `(log 2 pi v + (target - mean)^2 / v) / 2`, for every head."""

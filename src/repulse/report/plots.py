@@ -65,7 +65,7 @@ def uncertainty_map(groups: Mapping[str, ClassPrediction], title: str) -> Draw:
 
     def draw(axis: Axes) -> None:
         for (name, prediction), colour in zip(groups.items(), cycle(PALETTE), strict=False):
-            x, y = prediction.aleatoric.numpy(), prediction.epistemic.numpy()
+            x, y = prediction.aleatoric.cpu().numpy(), prediction.epistemic.cpu().numpy()
             axis.scatter(x, y, s=7, alpha=0.45, color=colour, label=name, linewidths=0, rasterized=True)
         axis.set(xlabel="aleatoric uncertainty (nats)", ylabel="epistemic uncertainty (nats)", title=title)
         axis.legend(loc="upper right", fontsize=8, markerscale=2.5, labelcolor=INK)

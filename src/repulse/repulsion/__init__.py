@@ -10,6 +10,7 @@ from repulse.repulsion.patch_shuffle import PatchShuffle
 from repulse.repulsion.phase_scramble import PhaseScramble
 from repulse.repulsion.source import Mixture, Source, TrainingData
 from repulse.repulsion.synthetic import Mixup, Noise, UniformBox
+from repulse.repulsion.synthetic_images import SyntheticImages
 
 __all__ = [
     "DeadLeaves",
@@ -19,6 +20,7 @@ __all__ = [
     "PatchShuffle",
     "PhaseScramble",
     "Source",
+    "SyntheticImages",
     "TrainingData",
     "UniformBox",
 ]

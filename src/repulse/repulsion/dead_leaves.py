@@ -44,7 +44,9 @@ class DeadLeaves(Source):
     def sample(self, batch: Tensor, generator: torch.Generator) -> Tensor:
         images, channels, height, width = check_images("DeadLeaves", batch)
         pixels = batch.permute(0, 2, 3, 1).reshape(-1, channels)
-        chosen = torch.randint(len(pixels), (images, self.leaves + 1), generator=generator).to(batch.device)
+        chosen = torch.randint(len(pixels), (images, self.leaves + 1), generator=generator, device="cpu").to(
+            batch.device
+        )
         colours = pixels[chosen]  # (B, leaves + 1, C); the first is the ground
         few = max(CHUNK // (height * width), 1)
         tops = [self._paint(part, generator) for part in batch.split(few)]

@@ -42,10 +42,10 @@ class PatchShuffle(Source):
 
     def _permutations(self, count: int, generator: torch.Generator) -> Tensor:
         """Uniform over all permutations but the identity."""
-        order = torch.rand(count, self.tiles, generator=generator).argsort(dim=1)
+        order = torch.rand(count, self.tiles, generator=generator, device="cpu").argsort(dim=1)
         identity = torch.arange(self.tiles)
         while bool((same := (order == identity).all(dim=1)).any()):
-            order[same] = torch.rand(int(same.sum()), self.tiles, generator=generator).argsort(dim=1)
+            order[same] = torch.rand(int(same.sum()), self.tiles, generator=generator, device="cpu").argsort(dim=1)
         return order
 
     def __repr__(self) -> str:

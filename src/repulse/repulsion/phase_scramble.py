@@ -28,7 +28,7 @@ def scramble_phases(batch: Tensor, generator: torch.Generator) -> Tensor:
     images, _, height, width = batch.shape
     # The phases of the spectrum of real white noise have just the symmetry that keeps the result real.
     dtype = torch.float64 if batch.dtype == torch.float64 else torch.float32
-    white = torch.randn(images, 1, height, width, generator=generator).to(batch.device, dtype)
+    white = torch.randn(images, 1, height, width, generator=generator, device="cpu").to(batch.device, dtype)
     turn = torch.fft.rfft2(white)
     turn = turn / turn.abs().clamp_min(1e-12)
     turn[..., 0, 0] = 1.0  # the mean stays

@@ -99,4 +99,4 @@ def draw(source: Source, batch: Tensor, generator: torch.Generator) -> Tensor:
 
 def uniform(shape: Sequence[int], generator: torch.Generator, like: Tensor) -> Tensor:
     """Uniform numbers in [0, 1) from a CPU generator, on the device of `like`."""
-    return torch.rand(*shape, generator=generator).to(like)
+    return torch.rand(*shape, generator=generator, device="cpu").to(like)

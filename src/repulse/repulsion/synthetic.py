@@ -72,7 +72,7 @@ class Noise(Source):
         axes = (0, *range(2, batch.ndim))
         mean = batch.mean(dim=axes, keepdim=True)
         spread = batch.std(dim=axes, keepdim=True, correction=0)
-        return mean + self.scale * spread * torch.randn(batch.shape, generator=generator).to(batch)
+        return mean + self.scale * spread * torch.randn(batch.shape, generator=generator, device="cpu").to(batch)
 
     def __repr__(self) -> str:
         return f"Noise(scale={self.scale})"
@@ -85,7 +85,9 @@ class Mixup(Source):
         check_floats("Mixup", batch)
         if len(batch) < 2:
             raise RepulsionError(expected("inputs", "at least two inputs a batch for Mixup", len(batch)))
-        partner = batch.roll(int(torch.randint(1, len(batch), (), generator=generator)), dims=0)  # never with itself
+        partner = batch.roll(
+            int(torch.randint(1, len(batch), (), generator=generator, device="cpu")), dims=0
+        )  # never with itself
         weight = 0.3 + 0.4 * uniform((len(batch), *[1] * (batch.ndim - 1)), generator, batch)
         return weight * batch + (1 - weight) * partner
 
