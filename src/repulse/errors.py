@@ -57,8 +57,9 @@ class FitWarning(UserWarning):
 def expected(argument: str, wanted: str, got: object) -> str:
     """The one sentence pattern of all input errors.
 
-    >>> expected("heads", "a positive integer", 0)
-    'Expected `heads` to be a positive integer, but got 0.'
+    Examples:
+        >>> expected("heads", "a positive integer", 0)
+        'Expected `heads` to be a positive integer, but got 0.'
     """
     name = argument if "`" in argument or " " in argument else f"`{argument}`"  # what is no name is a phrase
     return f"Expected {name} to be {wanted}, but got {got}."

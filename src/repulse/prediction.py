@@ -123,12 +123,13 @@ class Prediction(ABC):
 class ClassPrediction(Prediction):
     """Class probabilities of an ensemble.
 
-    >>> agree = ClassPrediction(torch.tensor([[[0.5, 0.5]], [[0.5, 0.5]]]).log())
-    >>> [round(float(u), 3) for u in (agree.aleatoric, agree.epistemic)]
-    [0.693, 0.0]
-    >>> differ = ClassPrediction(torch.tensor([[[1.0, 0.0]], [[0.0, 1.0]]]).log())
-    >>> [round(float(u), 3) for u in (differ.aleatoric, differ.epistemic)]
-    [0.0, 0.693]
+    Examples:
+        >>> agree = ClassPrediction(torch.tensor([[[0.5, 0.5]], [[0.5, 0.5]]]).log())
+        >>> [round(float(u), 3) for u in (agree.aleatoric, agree.epistemic)]
+        [0.693, 0.0]
+        >>> differ = ClassPrediction(torch.tensor([[[1.0, 0.0]], [[0.0, 1.0]]]).log())
+        >>> [round(float(u), 3) for u in (differ.aleatoric, differ.epistemic)]
+        [0.0, 0.693]
 
     Attributes:
         log_probs: log-probabilities of every member, `(n, B, K)`.

@@ -114,8 +114,9 @@ class Recipe:
     def replace(self, **changes: Any) -> Recipe:
         """A copy with some fields changed.
 
-        >>> Recipe().replace(heads=5).heads
-        5
+        Examples:
+            >>> Recipe().replace(heads=5).heads
+            5
         """
         for name in changes:
             check_choice("field", name, [field.name for field in dataclasses.fields(self)])

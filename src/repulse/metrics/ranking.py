@@ -11,8 +11,9 @@ from repulse.errors import DataError, expected
 def auroc(inside: Tensor, outside: Tensor) -> float:
     """Probability that an outside sample scores above an inside one; ties count half.
 
-    >>> auroc(torch.tensor([0.0, 1.0]), torch.tensor([1.0, 2.0]))
-    0.875
+    Examples:
+        >>> auroc(torch.tensor([0.0, 1.0]), torch.tensor([1.0, 2.0]))
+        0.875
     """
     from torchmetrics.functional.classification import binary_auroc
 

@@ -41,12 +41,13 @@ def fit_heads(
 ) -> Heads:
     """Fit an ensemble of heads on features that are already there.
 
-    >>> features = torch.randn(300, 2, generator=torch.Generator().manual_seed(0))
-    >>> targets = (features[:, 0] > 0).long()
-    >>> far = 5 * torch.randn(300, 2, generator=torch.Generator().manual_seed(1))
-    >>> heads = fit_heads(features, targets, far, progress=False)
-    >>> heads.predict(features).labels.eq(targets).float().mean() > 0.95
-    tensor(True)
+    Examples:
+        >>> features = torch.randn(300, 2, generator=torch.Generator().manual_seed(0))
+        >>> targets = (features[:, 0] > 0).long()
+        >>> far = 5 * torch.randn(300, 2, generator=torch.Generator().manual_seed(1))
+        >>> heads = fit_heads(features, targets, far, progress=False)
+        >>> heads.predict(features).labels.eq(targets).float().mean() > 0.95
+        tensor(True)
 
     Args:
         features: training features, `(N, d)`.

@@ -101,10 +101,11 @@ def repulsion(
     For the kde rule this is `sum_i log sum_j k(x_i, sg x_j)`, where sg stops the gradient. Outputs must come from the
     repulsion samples, not from the training batch, unless you want to repel there.
 
-    >>> outputs = torch.tensor([[0.0], [1.0]], requires_grad=True)
-    >>> repulsion(outputs).backward()
-    >>> (-outputs.grad).flatten().sign().tolist()  # descending pushes the two apart
-    [-1.0, 1.0]
+    Examples:
+        >>> outputs = torch.tensor([[0.0], [1.0]], requires_grad=True)
+        >>> repulsion(outputs).backward()
+        >>> (-outputs.grad).flatten().sign().tolist()  # descending pushes the two apart
+        [-1.0, 1.0]
 
     Args:
         outputs: one entry of the first axis a particle; for classification, logits with classes on the last axis. Pass

@@ -72,10 +72,11 @@ class Particles(nn.Module):
 class Heads(Particles):
     """n linear heads, or small perceptrons, on the same features.
 
-    >>> from repulse.particles.tasks import Classification
-    >>> heads = Heads(10, 64, Classification(3))
-    >>> heads(torch.zeros(5, 64)).shape
-    torch.Size([10, 5, 3])
+    Examples:
+        >>> from repulse.particles.tasks import Classification
+        >>> heads = Heads(10, 64, Classification(3))
+        >>> heads(torch.zeros(5, 64)).shape
+        torch.Size([10, 5, 3])
 
     Args:
         heads: how many.

@@ -215,8 +215,9 @@ def batches(size: int, batch: int, generator: torch.Generator, device: torch.dev
 def ramp(schedule: str, t: float) -> float:
     """Factor of the strength at the fraction `t` of the fit.
 
-    >>> [ramp("linear", t) for t in (0.0, 0.25, 0.5, 0.75)]
-    [0.0, 0.5, 1.0, 1.0]
+    Examples:
+        >>> [ramp("linear", t) for t in (0.0, 0.25, 0.5, 0.75)]
+        [0.0, 0.5, 1.0, 1.0]
     """
     if schedule == "linear":
         return min(2 * t, 1.0)

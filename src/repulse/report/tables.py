@@ -37,13 +37,14 @@ class Column:
 class Table:
     """Rows of results, each with one list of values a seed.
 
-    >>> table = Table("method", [Column("acc"), Column("ece", better="lower")])
-    >>> table.add("network", [[97.0, 5.0], [98.0, 6.0]])
-    >>> table.add("ensemble", [[97.0, 2.0], [98.0, 2.0]])
-    >>> print(table.text())
-    method      acc         ece ↓
-    network     97.5 ± 0.7  5.5 ± 0.7
-    ensemble    97.5 ± 0.7  2.0 ± 0.0 *
+    Examples:
+        >>> table = Table("method", [Column("acc"), Column("ece", better="lower")])
+        >>> table.add("network", [[97.0, 5.0], [98.0, 6.0]])
+        >>> table.add("ensemble", [[97.0, 2.0], [98.0, 2.0]])
+        >>> print(table.text())
+        method      acc         ece ↓
+        network     97.5 ± 0.7  5.5 ± 0.7
+        ensemble    97.5 ± 0.7  2.0 ± 0.0 *
     """
 
     label: str
