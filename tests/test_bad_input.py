@@ -195,7 +195,7 @@ BAD_RETROFITS = {
     "dict later": ({"data": [*BATCHES, {"x": X, "y": Y}]}, DataError, ["batch 4", "tuple", "dict"]),
     "unlabelled": ({"data": [X]}, DataError, ["batch 0", "(inputs, targets)", "Tensor"]),
     "unlabelled tuple": ({"data": [(X,)]}, DataError, ["batch 0", "(inputs, targets)", "got a tuple of 1"]),
-    "a dataset": ({"data": torch.utils.data.TensorDataset(X, Y)}, DataError, ["batch 0"]),
+    "a dataset": ({"data": torch.utils.data.TensorDataset(X, Y)}, DataError, ["`data`", "DataLoader"]),
     "no linear layer": ({"model": Double()}, BackboneError, ["`model`", "linear layer", "none"]),
     "softmax": ({"model": network(nn.Softmax(-1))}, BackboneError, ["`model`", "last linear layer", "after `2`"]),
     "tuple": ({"model": Pair(4, 3)}, BackboneError, ["`model(batch)`", "(batch, outputs)", "tuple"]),
@@ -292,3 +292,25 @@ def test_heads_predict_on_features_only():
 def test_functional_repulsion_wants_float_outputs(outputs, word):
     with refused(DataError, "`outputs`", "float tensor", word):
         repulse.functional.repulsion(outputs)
+
+
+def test_raw_logits_are_not_taken_for_log_probabilities():
+    with refused(DataError, "`log_probs`", "log_softmax", "values up to 5"):
+        repulse.ClassPrediction(torch.full((2, 3, 4), 5.0))
+
+
+def test_two_columns_are_not_guessed_at():
+    """Inputs and targets of one column each look like two batches."""
+    model = nn.Sequential(nn.Linear(1, 4), nn.ReLU(), nn.Linear(4, 1))
+    column = torch.randn(40, 1)
+    ensemble = repulse.retrofit(
+        model, [(column, column)], repulsion=None, recipe=Recipe(task="regression", epochs=1), progress=False
+    )
+    with refused(DataError, "`x`", "two columns"):
+        ensemble.predict((column, column))
+
+
+def test_features_with_a_graph_are_fitted_all_the_same():
+    features = torch.randn(40, 4) @ torch.ones(4, 4, requires_grad=True)
+    heads = repulse.fit_heads(features, torch.arange(40) % 2, None, Recipe(epochs=1), progress=False)
+    assert not heads.weight.requires_grad

@@ -41,6 +41,12 @@ def names():
         "test_images": images,
         "new_images": images,
         "x": x,
+        "foreign_images": images,
+        "validation_labels": torch.arange(64) % 4,
+        "features": x,
+        "other_features": x,
+        "repulsion_features": 3 * x,
+        "targets": torch.arange(64) % 4,
     }
 
 

@@ -88,13 +88,20 @@ class Ensemble(nn.Module):
             features = self.backbone(inputs.to(device))
         return self.heads.predict(features)
 
-    def extra_repr(self) -> str:
+    def __repr__(self) -> str:
         count = sum(p.numel() for p in self.heads.parameters())
-        return f"{count:,} head parameters, last layer `{self.backbone.last_name}`, repelled on {self.repulsion}"
+        return (
+            f"Ensemble({self.heads.extra_repr()}; {count:,} parameters in place of `{self.backbone.last_name}` of "
+            f"{type(self.model).__name__}; repelled {self.repulsion})"
+        )
 
 
 def _is_batch(x: Any) -> bool:
     """Whether a sequence is one batch `(inputs, targets, ...)` rather than a list of batches."""
     if not isinstance(x, tuple | list) or not x or not isinstance(x[0], Tensor):
         return False
-    return len(x) == 1 or not isinstance(x[1], Tensor) or x[1].shape[1:] != x[0].shape[1:]
+    if len(x) == 1 or not isinstance(x[1], Tensor) or x[1].shape[1:] != x[0].shape[1:]:
+        return True
+    if len(x) == 2 and x[0].shape[1:] == (1,):
+        raise DataError(expected("x", "a tensor of inputs", "two columns: one batch with its targets, or two batches?"))
+    return False

@@ -31,14 +31,18 @@ def entropy(log_probs: Float[Tensor, "*batch K"]) -> Float[Tensor, "*batch"]:
 
 
 def expected_entropy(log_probs: Float[Tensor, "n B K"]) -> Float[Tensor, " B"]:
-    """Aleatoric uncertainty: the mean over members of their entropies, the doubt they share."""
+    """Aleatoric uncertainty: the mean over members of their entropies, the doubt they share.
+
+    Takes log-probabilities (`logits.log_softmax(dim=-1)`), not logits.
+    """
     return entropy(log_probs).mean(dim=0)
 
 
 def mutual_information(log_probs: Float[Tensor, "n B K"]) -> Float[Tensor, " B"]:
     """Epistemic uncertainty: `mean_i KL(p_i || mean p)`, how far members disagree; between 0 and log n.
 
-    The divergence form is used because the difference of entropies goes negative in float32.
+    Takes log-probabilities (`logits.log_softmax(dim=-1)`), not logits. The divergence form is used because the
+    difference of entropies goes negative in float32.
     """
     log_mean = mean_log_probs(log_probs)
     divergence = _weighted(log_probs.exp(), log_probs - log_mean).sum(dim=-1).mean(dim=0)
@@ -136,6 +140,11 @@ class ClassPrediction(Prediction):
     """
 
     log_probs: Float[Tensor, "n B K"]
+
+    def __post_init__(self) -> None:
+        if self.log_probs.numel() and bool(self.log_probs.max() > 1e-3):
+            wanted = "log-probabilities, none above 0 (`logits.log_softmax(dim=-1)`)"
+            raise DataError(expected("log_probs", wanted, f"values up to {float(self.log_probs.max()):.3g}"))
 
     @property
     def probs(self) -> Float[Tensor, "B K"]:

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import sys
+import warnings
 from collections.abc import Iterable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.data import Dataset
 from tqdm import tqdm
 
 from repulse.backbone.features import compute_features, feeding, labelled
 from repulse.backbone.split import split
 from repulse.ensemble import Ensemble
-from repulse.errors import BackboneError, DataError, RecipeError, RepulsionError, expected
+from repulse.errors import BackboneError, DataError, FitWarning, RecipeError, RepulsionError, expected
 from repulse.particles.fit import fit_heads
 from repulse.recipe import Recipe, check_recipe
 from repulse.repulsion import Source, SyntheticImages
@@ -40,12 +42,16 @@ def retrofit(
         data: batches of `(inputs, targets)`; iterated twice at most, once for a first batch and once for all.
         repulsion: where heads should disagree: a source from `repulse.repulsion`, a loader of unlabelled batches, a
             tensor of ready features, None for nowhere (LL-E), or "auto": dead leaves and phase-scrambled training
-            images if the inputs are images, nowhere otherwise.
+            images if the inputs are images, nowhere (with a warning) otherwise. Recipes that do not repel in function
+            space ignore it.
         recipe: how to fit; `Recipe()` if not given.
         device: where to run; the model is moved there. If not given it stays, and inputs go to its first parameter.
         progress: show bars, and say which repulsion "auto" chose.
     """
     recipe = check_recipe(recipe)
+    if isinstance(data, Dataset) or not isinstance(data, Iterable):
+        got = f"a {type(data).__name__}; wrap a data set in `DataLoader(dataset, batch_size=128)`"
+        raise DataError(expected("data", "batches of (inputs, targets)", got))
     if iter(data) is data:
         raise DataError(expected("data", "batches that can be read twice, such as a list or a loader", "an iterator"))
     try:
@@ -102,11 +108,21 @@ def _resolve(repulsion: Any, inputs: Tensor, recipe: Recipe, progress: bool) -> 
             wanted = "'auto', None, a source, a loader or a tensor of features"
             raise RecipeError(expected("repulsion", wanted, repr(repulsion)))
         images = inputs.ndim == 4 and inputs.is_floating_point() and min(inputs.shape[2:]) >= 4
-        choice = SyntheticImages() if images else None
+        if not images:
+            warnings.warn(
+                "Inputs are not float images, so `repulsion='auto'` repels nowhere: this is a plain last-layer "
+                "ensemble (LL-E), whose epistemic uncertainty is small everywhere. Pass repulsion samples, or None if "
+                "you mean it.",
+                FitWarning,
+                stacklevel=3,
+            )
+            return None
+        choice = SyntheticImages()
         if progress:
-            where = f"on {choice}" if choice else "nowhere (inputs are not float images, so this is a plain LL-E)"
-            tqdm.write(f"repulse: repelling {where}", file=sys.stderr)
+            tqdm.write(f"repulse: repelling on {choice}", file=sys.stderr)
         return choice
+    if isinstance(repulsion, type):
+        raise RepulsionError(expected("repulsion", f"an object, `{repulsion.__name__}(...)`", "the class itself"))
     if repulsion is not None and not isinstance(repulsion, Iterable | Source):
         raise RepulsionError(expected("repulsion", "a source, a loader, a tensor or None", type(repulsion).__name__))
     return repulsion
@@ -118,7 +134,7 @@ def _in_words(source: Source | Iterable[Any] | Tensor | None, features: Tensor |
     what = (
         repr(source) if isinstance(source, Source) else "ready features" if isinstance(source, Tensor) else "given data"
     )
-    return f"{len(features):,} samples of {what}"
+    return f"on {len(features):,} samples of {what}"
 
 
 def _device_of(model: nn.Module) -> torch.device:

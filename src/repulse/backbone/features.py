@@ -44,7 +44,9 @@ def inputs_of(batch: Any, name: str = "each batch", error: type[DataError] = Dat
 def labelled(batch: Any, i: int) -> tuple[Tensor, Tensor]:
     """Inputs and targets of the i-th batch, checked."""
     if not isinstance(batch, tuple | list) or len(batch) < 2 or not isinstance(batch[1], Tensor):
-        got = f"a {type(batch).__name__} of {len(batch)}" if isinstance(batch, tuple | list) else type(batch).__name__
+        got = type(batch).__name__
+        if isinstance(batch, tuple | list):
+            got = f"a {got} of {len(batch)}: " + ", ".join(type(part).__name__ for part in batch[:4])
         raise DataError(expected(f"batch {i} of `data`", "a tuple (inputs, targets) of tensors", got))
     inputs, target = inputs_of(batch, f"batch {i} of `data`"), batch[1]
     if not target.ndim or len(target) != len(inputs):

@@ -87,7 +87,9 @@ def split(model: nn.Module, batch: Tensor) -> Backbone:
     if again.shape != outputs.shape or not torch.allclose(again, outputs, rtol=1e-3, atol=1e-4):
         raise BackboneError(
             expected(
-                "model", "a network whose output is that of its last linear layer", f"something else after `{name}`"
+                "model",
+                "a network whose output is that of its last linear layer",
+                f"something else after `{name}`; if it is a softmax, let the model return logits",
             )
         )
     if features.ndim != 2:

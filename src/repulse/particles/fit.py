@@ -69,6 +69,7 @@ def fit_heads(
     """
     recipe = check_recipe(recipe)
     _check_values("features", features)
+    features = features.detach()
     if features.ndim != 2:
         raise DataError(expected("features", "of shape (samples, dimensions)", f"shape {tuple(features.shape)}"))
     recipe = _check_repulsion("repulsion_features", repulsion_features, features, recipe)
@@ -97,7 +98,8 @@ def fit_heads(
         heads.task = task
         heads.requires_grad_(False)
 
-    _run(heads, Problem(features, y, repulsion_features, prepare, training), recipe, progress, finish)
+    far = None if repulsion_features is None else repulsion_features.detach()
+    _run(heads, Problem(features, y, far, prepare, training), recipe, progress, finish)
     return heads
 
 
@@ -286,7 +288,9 @@ def _check_targets(targets: Tensor, samples: int, recipe: Recipe, classes: int |
     if recipe.task == "regression" and targets.shape == (samples, 1):
         targets = targets.squeeze(1)
     if targets.shape != (samples,):
-        raise DataError(expected("targets", f"of shape ({samples},), one a sample", f"shape {tuple(targets.shape)}"))
+        hint = "; for one-hot targets use `targets.argmax(dim=1)`" if targets.ndim == 2 else ""
+        wanted = f"of shape ({samples},), one for each sample{hint}"
+        raise DataError(expected("targets", wanted, f"shape {tuple(targets.shape)}"))
     if recipe.task == "regression":
         _check_values("targets", targets)
         return targets, Regression(recipe.noise)

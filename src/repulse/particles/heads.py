@@ -130,6 +130,8 @@ class Heads(Particles):
         return self.biases[0]
 
     def forward(self, x: Float[Tensor, "B d"]) -> Float[Tensor, "n B O"]:
+        if not isinstance(x, Tensor):
+            raise DataError(expected("features", "a tensor", type(x).__name__))
         if x.ndim != 2 or x.shape[1] != self.features:
             raise DataError(expected("features", f"of shape (batch, {self.features})", f"{tuple(x.shape)}"))
         first, bias = self.weights[0], self.biases[0]

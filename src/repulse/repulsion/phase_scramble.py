@@ -19,9 +19,6 @@ class PhaseScramble(Source):
         check_images("PhaseScramble", batch)
         return _fit_range(scramble_phases(batch, generator), batch)
 
-    def __repr__(self) -> str:
-        return "PhaseScramble()"
-
 
 def scramble_phases(batch: Tensor, generator: torch.Generator) -> Tensor:
     """Images with the amplitudes and means of those in the batch, and phases of white noise; not kept in any range."""

@@ -23,15 +23,15 @@ class Source(ABC):
             generator: on the CPU; the only source of randomness.
         """
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}()"
+
 
 class TrainingData(Source):
     """The training inputs themselves: what the paper warns of, kept for comparison."""
 
     def sample(self, batch: Tensor, generator: torch.Generator) -> Tensor:
         return batch
-
-    def __repr__(self) -> str:
-        return "TrainingData()"
 
 
 class Mixture(Source):
@@ -92,7 +92,7 @@ def draw(source: Source, batch: Tensor, generator: torch.Generator) -> Tensor:
     """Samples of a source, checked."""
     samples = source.sample(batch, generator)
     if not isinstance(samples, Tensor) or samples.shape != batch.shape:
-        got = tuple(samples.shape) if isinstance(samples, Tensor) else samples
+        got = tuple(samples.shape) if isinstance(samples, Tensor) else type(samples).__name__
         raise RepulsionError(expected(f"samples of {source}", f"of shape {tuple(batch.shape)}", got))
     return samples
 

@@ -90,6 +90,3 @@ class Mixup(Source):
         )  # never with itself
         weight = 0.3 + 0.4 * uniform((len(batch), *[1] * (batch.ndim - 1)), generator, batch)
         return weight * batch + (1 - weight) * partner
-
-    def __repr__(self) -> str:
-        return "Mixup()"
