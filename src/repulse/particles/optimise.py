@@ -112,19 +112,16 @@ class _Loop:
         """One pass over the training data; None if its loss is not finite."""
         nll = torch.zeros((), device=self.problem.x.device)
         repulsion = torch.zeros_like(nll)
-        for _ in range(self.steps - 1):
-            forces, _ = self.take_step(measure=False)
+        for step in range(1, self.steps + 1):
+            forces, ratio = self.take_step(measure=step == self.steps)
             nll += forces.nll.detach().mean()
-            repulsion += 0 if forces.repulsion is None else forces.repulsion.detach()
+            if forces.repulsion is not None:
+                repulsion += forces.repulsion.detach()
             bar.update()
-        forces, ratio = self.take_step(measure=True)
-        nll += forces.nll.detach().mean()
-        repulsion += 0 if forces.repulsion is None else forces.repulsion.detach()
-        bar.update()
         if not bool(torch.isfinite(nll + repulsion)):
             return None
         mean_repulsion = repulsion / (self.steps * self.particles.count)
-        return _record(self.problem.task, forces, nll / self.steps, mean_repulsion, ratio)
+        return _record(self.problem.task, forces, nll / self.steps, mean_repulsion, ratio)  # pyright: ignore
 
     def take_step(self, *, measure: bool) -> tuple[Forces, float | None]:
         """One step of Adam; with `measure`, also the ratio of the two forces."""
