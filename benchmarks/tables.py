@@ -15,7 +15,7 @@ import tempfile
 from pathlib import Path
 
 from repulse.experiments import demo
-from repulse.report.page import write_whole
+from repulse.files import write_whole
 
 ROOT = Path(__file__).parent.parent
 

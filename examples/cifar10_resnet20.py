@@ -23,9 +23,9 @@ import repulse
 from repulse import FS_RLL_E, LL_E, RLL_E, ClassPrediction, DataError, Prediction, Recipe, metrics, repulsion
 from repulse.backbone import Backbone, split
 from repulse.data.images import cifar10, normalise, textures, tiny_imagenet
+from repulse.files import write_whole
 from repulse.networks.resnet_cifar import MEAN, STD, load_published
 from repulse.report import Column, Table
-from repulse.report.page import write_whole
 
 COLUMNS = (
     Column("accuracy", 2, "higher"),

@@ -14,10 +14,9 @@ import matplotlib as mpl
 import pytest
 import torch
 
-from repulse import ClassPrediction, DataError
+from repulse import ClassPrediction, DataError, files
+from repulse.files import write_whole
 from repulse.report import Column, Gallery, Page, Picture, Section, Table
-from repulse.report import page as page_module
-from repulse.report.page import write_whole
 from repulse.report.plots import INK, PALETTE, panels, png_of, reliability_diagram, roc, to_svg, uncertainty_map
 
 NASTY = """<script>alert("1")</script> & 'x'"""
@@ -212,7 +211,7 @@ def test_a_write_killed_half_way_leaves_the_old_page(tmp_path):
     path.write_text("old")
     script = f"""if True:
         import importlib.util, resource, signal
-        spec = importlib.util.spec_from_file_location("page", {page_module.__file__!r})
+        spec = importlib.util.spec_from_file_location("page", {files.__file__!r})
         import sys; sys.modules["page"] = page = importlib.util.module_from_spec(spec); spec.loader.exec_module(page)
         signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
         resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))

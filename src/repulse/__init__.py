@@ -10,9 +10,13 @@
 """
 
 from repulse import functional, metrics, repulsion
+from repulse.checkpoint import load
 from repulse.ensemble import Ensemble
 from repulse.errors import (
     BackboneError,
+    CacheError,
+    CacheWarning,
+    CheckpointError,
     DataError,
     FitWarning,
     NonFiniteLossError,
@@ -35,6 +39,9 @@ __all__ = [
     "PAPER_TRAINING",
     "RLL_E",
     "BackboneError",
+    "CacheError",
+    "CacheWarning",
+    "CheckpointError",
     "ClassPrediction",
     "DataError",
     "Ensemble",
@@ -53,6 +60,7 @@ __all__ = [
     "fit_heads",
     "fit_networks",
     "functional",
+    "load",
     "metrics",
     "repulsion",
     "retrofit",

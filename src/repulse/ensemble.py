@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from tqdm import tqdm
 
-from repulse.backbone.features import feeding, inputs_of
+from repulse import checkpoint
+from repulse.backbone.batches import feeding, inputs_of, size_of, tensors_of, to_device
 from repulse.backbone.split import Backbone
 from repulse.errors import DataError, expected
 from repulse.particles.heads import Heads
@@ -29,13 +31,21 @@ class Ensemble(nn.Module):
         backbone: the network, shared and unchanged, seen as features and last layer.
         heads: the fitted heads.
         repulsion: in words, where the heads were made to disagree.
+        class_names: names of the classes, if they are known.
     """
 
-    def __init__(self, backbone: Backbone, heads: Heads, repulsion: str = "nowhere") -> None:
+    def __init__(
+        self,
+        backbone: Backbone,
+        heads: Heads,
+        repulsion: str = "nowhere",
+        class_names: Sequence[str] | None = None,
+    ) -> None:
         super().__init__()
         self.backbone = backbone
         self.heads = heads
         self.repulsion = repulsion
+        self.class_names = None if class_names is None else tuple(class_names)
 
     @property
     def recipe(self) -> Recipe | None:
@@ -52,53 +62,75 @@ class Ensemble(nn.Module):
         """The network itself."""
         return self.backbone.model
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Log of the mean class probabilities `(B, K)`, or for regression the mean `(B, 1)`; differentiable."""
-        outputs = self.heads(self.backbone(x))
-        if isinstance(self.heads.task, Classification):
-            return mean_log_probs(outputs.log_softmax(dim=-1))
-        return outputs[..., :1].mean(dim=0)
+    @property
+    def layers(self) -> tuple[str, ...]:
+        """Names of the modules that heads see: the taps, and the last layer, whose inputs they see."""
+        return (*(tap.name for tap in self.backbone.taps), *self.backbone.ending.layers)
 
-    def predict(self, x: Tensor | Iterable[Any], progress: bool = True) -> Prediction:
+    def forward(self, *inputs: Any, **named: Any) -> Tensor:
+        """Called as the network is: log of the mean class probabilities `(B, K)`; differentiable.
+
+        In place of a single logit, the log of the odds `(B, 1)`; for regression the mean `(B, 1)`.
+        """
+        x = named if named else inputs[0] if len(inputs) == 1 else inputs
+        outputs = self.heads(self.backbone(inputs_of(x, "x") if named else x))
+        if not isinstance(self.heads.task, Classification):
+            return outputs[..., :1].mean(dim=0)
+        log_probs = mean_log_probs(outputs.log_softmax(dim=-1))
+        return log_probs if self.backbone.outputs > 1 else log_probs[:, 1:] - log_probs[:, :1]
+
+    def predict(self, x: Any, progress: bool = True) -> Prediction:
         """Predict with uncertainty.
 
         Args:
-            x: a tensor of inputs, one batch `(inputs, targets)` as the loader gives it, or a whole loader (a list of
-                tensors that are all inputs is a loader).
+            x: inputs (a tensor, a mapping of tensors, several in a tuple), one batch `(inputs, targets)` as the loader
+                gives it, or a whole loader (a list of tensors that are all inputs is a loader).
             progress: show a bar over a loader when it takes more than two seconds.
         """
-        if isinstance(x, Tensor) or _is_batch(x):
-            return self._predict(inputs_of(x))
-        if isinstance(x, Mapping):
-            raise DataError(expected("x", "a tensor, a batch that starts with one, or a loader", type(x).__name__))
+        if isinstance(x, Tensor | Mapping) or _is_batch(x):
+            return self._predict(inputs_of(x, "x"))
+        if not isinstance(x, Iterable):
+            raise DataError(expected("x", "inputs, a batch or a loader", type(x).__name__))
         bar = tqdm(x, desc="predicting", unit="batch", delay=2.0, disable=not progress, leave=False)
         parts = [self._predict(inputs_of(batch)) for batch in bar]
         if not parts:
             raise DataError(expected("x", "a loader of at least one batch", "none"))
         return Prediction.cat(parts)
 
-    def score(self, x: Tensor | Iterable[Any]) -> Tensor:
+    def score(self, x: Any) -> Tensor:
         """Epistemic uncertainty, `(B,)`: larger means further from what the network was trained on."""
         return self.predict(x).epistemic
 
+    def save(self, folder: str | Path) -> Path:
+        """Keep the heads and all that is known of their fit in a folder; the network is not in it.
+
+        A kill leaves what was there before, or the new; `repulse.load(folder, model)` brings it back.
+        """
+        return checkpoint.save(self, folder)
+
     @torch.no_grad()
-    def _predict(self, inputs: Tensor) -> Prediction:
+    def _predict(self, inputs: Any) -> Prediction:
         device = next(self.heads.parameters()).device
         with feeding(inputs, "x", DataError):
-            features = self.backbone(inputs.to(device))
+            features = self.backbone(to_device(inputs, device))
         return self.heads.predict(features)
 
     def __repr__(self) -> str:
         count = sum(p.numel() for p in self.heads.parameters())
+        taps = f"{len(self.backbone.taps)} taps; " if self.backbone.taps else ""
         return (
-            f"Ensemble({self.heads.extra_repr()}; {count:,} parameters in place of `{self.backbone.last_name}` of "
-            f"{type(self.model).__name__}; repelled {self.repulsion})"
+            f"Ensemble({self.heads.extra_repr()}; {count:,} parameters in place of {self.backbone.ending} of "
+            f"{type(self.model).__name__}; {taps}repelled {self.repulsion})"
         )
 
 
 def _is_batch(x: Any) -> bool:
     """Whether a sequence is one batch `(inputs, targets, ...)` rather than a list of batches."""
-    if not isinstance(x, tuple | list) or not x or not isinstance(x[0], Tensor):
+    if not isinstance(x, tuple | list) or not x:
+        return False
+    if isinstance(x, tuple) and isinstance(x[0], Mapping | tuple) and tensors_of(x[0]):
+        return len(x) == 1 or (isinstance(x[1], Tensor) and len(x[1]) == size_of(x[0]))
+    if not isinstance(x[0], Tensor):
         return False
     if len(x) == 1 or not isinstance(x[1], Tensor) or x[1].shape[1:] != x[0].shape[1:]:
         return True

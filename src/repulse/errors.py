@@ -35,6 +35,14 @@ class BackboneError(RepulseError, ValueError):
     """The model cannot be split into features and a last linear layer."""
 
 
+class CacheError(RepulseError, OSError):
+    """The folder for computed features cannot be used."""
+
+
+class CheckpointError(RepulseError, ValueError):
+    """What was saved cannot be loaded: damaged, of another format, or for another network."""
+
+
 class NonFiniteLossError(RepulseError, ArithmeticError):
     """The loss became NaN or infinite.
 
@@ -52,6 +60,10 @@ class NonFiniteLossError(RepulseError, ArithmeticError):
 
 class FitWarning(UserWarning):
     """The fit ended, but something about it deserves a look."""
+
+
+class CacheWarning(UserWarning):
+    """Features that were kept are not the ones that are needed, and are computed anew."""
 
 
 def expected(argument: str, wanted: str, got: object) -> str:

@@ -19,6 +19,7 @@ PRIORS = ("weights", "function")
 INITS = ("random", "pretrained")
 DECAYS = ("cosine", "none")
 TASKS = ("classification", "regression")
+LAYERS = ("auto", "last")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,6 +62,11 @@ class Recipe:
         repulsion_batch_size: repulsion samples a step.
         repulsion_samples: how many repulsion samples `retrofit` computes features of at most (the fit cycles through
             them): the first of a loader, or one of each training sample for a source.
+        layers: what heads see of the network, in `retrofit`: "auto" (the penultimate features, and taps: means and
+            standard deviations of the channels of earlier stages), "last" (the penultimate features alone, as in the
+            paper), or the names of the modules to tap.
+        tap_scale: spread of the taps beside features of unit size. Weights have one prior, so this decides how much of
+            a prediction taps may carry.
         seed: of everything random in the fit.
     """
 
@@ -85,6 +91,8 @@ class Recipe:
     batch_size: int = 128
     repulsion_batch_size: int = 128
     repulsion_samples: int = 10_000
+    layers: str | tuple[str, ...] = "auto"
+    tap_scale: float = 0.2
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -93,6 +101,7 @@ class Recipe:
         if self.epochs is not None:
             check_positive_integer("epochs", self.epochs)
         object.__setattr__(self, "hidden", _as_widths(self.hidden))
+        object.__setattr__(self, "layers", _as_layers(self.layers))
         for name, known in _CHOICES.items():
             check_choice(name, getattr(self, name), known)
         if isinstance(self.bandwidth, str):
@@ -100,7 +109,7 @@ class Recipe:
         else:
             check_number("bandwidth", self.bandwidth, positive=True)
         check_number("strength", self.strength, positive=False)
-        for name in ("prior_std", "lr"):
+        for name in ("prior_std", "lr", "tap_scale"):
             check_number(name, getattr(self, name), positive=True)
         if self.noise is not None:
             check_number("noise", self.noise, positive=True)
@@ -145,13 +154,22 @@ def _as_widths(value: object) -> tuple[int, ...]:
     return tuple(value)
 
 
-LL_E = Recipe(space="none")
+def _as_layers(value: object) -> str | tuple[str, ...]:
+    if isinstance(value, str):
+        check_choice("layers", value, LAYERS)
+        return value
+    if not isinstance(value, tuple | list) or not all(isinstance(name, str) for name in value):
+        raise RecipeError(expected("layers", "'auto', 'last' or a list of module names", repr(value)))
+    return tuple(value)
+
+
+LL_E = Recipe(space="none", layers="last")
 """Last-layer ensemble: independent heads, no repulsion."""
 
-RLL_E = Recipe(space="parameters")
+RLL_E = Recipe(space="parameters", layers="last")
 """Repulsive last-layer ensemble: the heads' parameters repel each other."""
 
-FS_RLL_E = Recipe(space="function", compare="jointly")
+FS_RLL_E = Recipe(space="function", compare="jointly", layers="last")
 """Function-space repulsive last-layer ensemble: the heads' predictions on the repulsion samples repel each other.
 
 The paper's form, with one kernel over the whole repulsion batch; `Recipe()` has one a sample.

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -12,10 +13,19 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset
 from tqdm import tqdm
 
-from repulse.backbone.features import compute_features, feeding, labelled
-from repulse.backbone.split import split
+from repulse.backbone.batches import feeding, labelled, to_device
+from repulse.backbone.features import Features, compute_features, first_batch
+from repulse.backbone.split import Backbone, split, unwrap
 from repulse.ensemble import Ensemble
-from repulse.errors import BackboneError, DataError, FitWarning, RecipeError, RepulsionError, expected
+from repulse.errors import (
+    BackboneError,
+    DataError,
+    FitWarning,
+    RecipeError,
+    RepulsionError,
+    check_positive_integer,
+    expected,
+)
 from repulse.particles.fit import fit_heads
 from repulse.recipe import Recipe, check_recipe
 from repulse.repulsion import Source, SyntheticImages
@@ -28,7 +38,12 @@ def retrofit(
     data: Iterable[Any],
     *,
     repulsion: Source | Iterable[Any] | Tensor | str | None = AUTO,
+    layers: str | Sequence[str] | None = None,
+    last_layer: str | None = None,
     recipe: Recipe | None = None,
+    augmentations: int = 1,
+    cache: str | Path | None = None,
+    class_names: Sequence[str] | None = None,
     device: torch.device | str | None = None,
     progress: bool = True,
 ) -> Ensemble:
@@ -38,94 +53,151 @@ def retrofit(
     of the repulsion samples are computed once, in eval mode; only the heads are trained.
 
     Args:
-        model: a trained network whose output is that of its last linear layer.
-        data: batches of `(inputs, targets)`; iterated twice at most, once for a first batch and once for all.
+        model: a trained network that ends in a linear layer (or a 1x1 convolution), with or without a softmax after it.
+        data: batches of `(inputs, targets)`, or mappings that hold `labels`; read from its start two or three times.
+            Inputs are a tensor, a mapping of tensors or a tuple of several.
         repulsion: where heads should disagree: a source from `repulse.repulsion`, a loader of unlabelled batches, a
             tensor of ready features, None for nowhere (LL-E), or "auto": dead leaves and phase-scrambled training
             images if the inputs are images, nowhere (with a warning) otherwise. Recipes that do not repel in function
             space ignore it.
+        layers: what the heads see: "auto" (the penultimate features, and statistics of earlier stages), "last" (the
+            penultimate features alone), or names of modules to tap. If not given, what the recipe says.
+        last_layer: name of the last layer, if it should not be found by running the model.
         recipe: how to fit; `Recipe()` if not given.
+        augmentations: how many passes to make over a loader that augments at random.
+        cache: folder in which to keep the features for the next time; without one they are kept in memory.
+        class_names: names of the classes, saved with the ensemble. If not given, those that the model or the data set
+            knows.
         device: where to run; the model is moved there. If not given it stays, and inputs go to its first parameter.
-        progress: show bars, and say which repulsion "auto" chose.
+        progress: show bars, and say what was found and chosen.
     """
     recipe = check_recipe(recipe)
-    if isinstance(data, Dataset) or not isinstance(data, Iterable):
-        got = f"a {type(data).__name__}; wrap a data set in `DataLoader(dataset, batch_size=128)`"
-        raise DataError(expected("data", "batches of (inputs, targets)", got))
-    if iter(data) is data:
-        raise DataError(expected("data", "batches that can be read twice, such as a list or a loader", "an iterator"))
-    try:
-        first = next(iter(data))
-    except StopIteration:
-        raise DataError(expected("data", "at least one batch", "none")) from None
-    inputs = labelled(first, 0)[0]
+    recipe = recipe if layers is None else recipe.replace(layers=layers)
+    check_positive_integer("augmentations", augmentations)
+    if not isinstance(model, nn.Module):
+        raise BackboneError(expected("model", "a `torch.nn.Module`", type(model).__name__))
+    model = unwrap(model)
+    inputs = labelled(_first(data, recipe), 0)[0]
     if device is not None:
         model.to(device)
     place = _device_of(model)
-    inputs = inputs.to(place)
+    inputs = to_device(inputs, place)
     with feeding(inputs, "batch 0 of `data`", DataError):
-        backbone = split(model, inputs)
-    last = backbone.last
-    _check_outputs(last.out_features, recipe)
-    source = _resolve(repulsion, inputs, recipe, progress)
+        backbone = split(model, inputs, layers=recipe.layers, last_layer=last_layer)
+    single = _check_outputs(backbone.outputs, recipe)
+    names = _class_names(class_names, model, data, 2 if single else backbone.outputs, recipe)
+    source = _resolve(repulsion, inputs, recipe)
+    if progress:
+        _say(backbone, source if repulsion is not None and isinstance(repulsion, str) else None)
     features = compute_features(
         backbone,
         data,
         source,
         samples=recipe.repulsion_samples,
-        generator=torch.Generator().manual_seed(recipe.seed),
+        seed=recipe.seed,
         device=place,
+        augmentations=augmentations,
+        cache=cache,
         progress=progress,
     )
-    classes = last.out_features if recipe.task == "classification" else None
-    bias = torch.zeros(last.out_features, device=place) if last.bias is None else last.bias
+    weight, bias = backbone.weights
+    if single:  # one logit z is two, -z/2 and z/2
+        weight, bias = (torch.cat([-part / 2, part / 2]) for part in (weight, bias))
     heads = fit_heads(
         features.train,
-        features.targets,
+        _targets(features, single),
         features.repulsion,
         recipe,
-        classes=classes,
-        start=(last.weight, bias),
+        classes=len(weight) if recipe.task == "classification" else None,
+        start=(weight, bias),
+        taps=backbone.width - backbone.penultimate,
         progress=progress,
-    )
-    return Ensemble(backbone, heads, _in_words(source, features.repulsion))
+    ).to(place)
+    return Ensemble(backbone, heads, _in_words(source, features.repulsion), names)
 
 
-def _check_outputs(outputs: int, recipe: Recipe) -> None:
+def _first(data: Iterable[Any], recipe: Recipe) -> Any:
+    if isinstance(data, Dataset) or not isinstance(data, Iterable):
+        got = f"a {type(data).__name__}; wrap a data set in `DataLoader(dataset, batch_size=128)`"
+        raise DataError(expected("data", "batches of (inputs, targets)", got))
+    if iter(data) is data:
+        raise DataError(expected("data", "batches that can be read twice, such as a list or a loader", "an iterator"))
+    return first_batch(data, recipe.seed)
+
+
+def _check_outputs(outputs: int, recipe: Recipe) -> bool:
+    """Whether the network is a classifier with a single logit."""
     if recipe.task == "regression" and outputs > 2:
         wanted = "a network with one output (or a mean and a variance) for regression"
         raise BackboneError(expected("model", wanted, f"{outputs} outputs"))
-    if recipe.task == "classification" and outputs < 2:
-        wanted = "a network with an output for each class (or `task='regression'` in the recipe)"
-        raise BackboneError(expected("model", wanted, f"{outputs} output"))
+    return recipe.task == "classification" and outputs == 1
 
 
-def _resolve(repulsion: Any, inputs: Tensor, recipe: Recipe, progress: bool) -> Source | Iterable[Any] | Tensor | None:
+def _targets(features: Features, single: bool) -> Tensor:
+    """Targets as the fit wants them: those of a single logit may be floats, and stand in a column."""
+    targets = features.targets
+    if not single:
+        return targets
+    targets = targets.squeeze(1) if targets.ndim == 2 and targets.shape[1] == 1 else targets
+    if not bool(((targets == 0) | (targets == 1)).all()):
+        wanted = "0 or 1 for a classifier with one logit (for regression say `Recipe(task='regression')`)"
+        raise DataError(expected("targets", wanted, f"values from {targets.min():g} to {targets.max():g}"))
+    return targets.long()
+
+
+def _class_names(
+    given: Sequence[str] | None, model: nn.Module, data: Any, classes: int, recipe: Recipe
+) -> tuple[str, ...] | None:
+    """Names of the classes: given, or known to the model (Hugging Face) or the data set (folders of images)."""
+    if recipe.task != "classification":
+        return None
+    if given is not None:
+        if isinstance(given, str) or len(given) != classes or not all(isinstance(name, str) for name in given):
+            raise DataError(expected("class_names", f"{classes} strings, one a class", repr(given)[:80]))
+        return tuple(given)
+    known = getattr(getattr(model, "config", None), "id2label", None)
+    if isinstance(known, dict) and set(known) == set(range(classes)):
+        names = [str(known[i]) for i in range(classes)]
+        if names != [f"LABEL_{i}" for i in range(classes)]:
+            return tuple(names)
+    known = getattr(getattr(data, "dataset", None), "classes", None)
+    return tuple(map(str, known)) if isinstance(known, list | tuple) and len(known) == classes else None
+
+
+def _resolve(repulsion: Any, inputs: Any, recipe: Recipe) -> Source | Iterable[Any] | Tensor | None:
     if recipe.space != "function" and recipe.prior != "function":
         return None  # nobody would look at them
     if isinstance(repulsion, str):
         if repulsion != AUTO:
             wanted = "'auto', None, a source, a loader or a tensor of features"
             raise RecipeError(expected("repulsion", wanted, repr(repulsion)))
-        images = inputs.ndim == 4 and inputs.is_floating_point() and min(inputs.shape[2:]) >= 4
-        if not images:
-            warnings.warn(
-                "Inputs are not float images, so `repulsion='auto'` repels nowhere: this is a plain last-layer "
-                "ensemble (LL-E), whose epistemic uncertainty is small everywhere. Pass repulsion samples, or None if "
-                "you mean it.",
-                FitWarning,
-                stacklevel=3,
-            )
-            return None
-        choice = SyntheticImages()
-        if progress:
-            tqdm.write(f"repulse: repelling on {choice}", file=sys.stderr)
-        return choice
+        one = isinstance(inputs, Tensor)
+        if one and inputs.ndim == 4 and inputs.is_floating_point() and min(inputs.shape[2:]) >= 4:
+            return SyntheticImages()
+        warnings.warn(
+            "Inputs are not float images, so `repulsion='auto'` repels nowhere: this is a plain last-layer "
+            "ensemble (LL-E), whose epistemic uncertainty is small everywhere. Pass repulsion samples, or None if "
+            "you mean it.",
+            FitWarning,
+            stacklevel=3,
+        )
+        return None
     if isinstance(repulsion, type):
         raise RepulsionError(expected("repulsion", f"an object, `{repulsion.__name__}(...)`", "the class itself"))
     if repulsion is not None and not isinstance(repulsion, Iterable | Source):
         raise RepulsionError(expected("repulsion", "a source, a loader, a tensor or None", type(repulsion).__name__))
     return repulsion
+
+
+def _say(backbone: Backbone, chosen: Any) -> None:
+    """What was found and chosen for the user, in a line or two."""
+    ending = backbone.ending.in_words()
+    lines = [f"heads take the place of {backbone.ending}" + (f", {ending}" if ending else "")]
+    if backbone.taps:
+        lines.append("and see taps at " + ", ".join(tap.name for tap in backbone.taps))
+    if chosen is not None:
+        lines.append(f"repelling on {chosen}")
+    tqdm.write("repulse: " + "; ".join(lines), file=sys.stderr)
 
 
 def _in_words(source: Source | Iterable[Any] | Tensor | None, features: Tensor | None) -> str:

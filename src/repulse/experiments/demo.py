@@ -15,10 +15,10 @@ from tqdm import tqdm
 
 from repulse import metrics
 from repulse.experiments import digits
+from repulse.files import write_whole
 from repulse.prediction import ClassPrediction, Prediction
 from repulse.recipe import FS_RLL_E, LL_E, Recipe
 from repulse.report import Column, Gallery, Page, Picture, Section, Table
-from repulse.report.page import write_whole
 from repulse.report.plots import panels, png_of, reliability_diagram, roc, save_picture, to_svg, uncertainty_map
 from repulse.retrofit import retrofit
 

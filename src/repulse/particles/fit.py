@@ -37,6 +37,7 @@ def fit_heads(
     *,
     classes: int | None = None,
     start: tuple[Tensor, Tensor] | None = None,
+    taps: int = 0,
     progress: bool = True,
 ) -> Heads:
     """Fit an ensemble of heads on features that are already there.
@@ -57,6 +58,7 @@ def fit_heads(
         recipe: how to fit; `Recipe()` if not given.
         classes: number of classes, if `targets` may not show all of them.
         start: weight `(K, d)` and bias `(K,)` of the network's own last layer, for `init="pretrained"`.
+        taps: how many of the last columns of the features are taps, which are scaled one by one and kept small.
         progress: show a progress bar when it takes more than two seconds.
 
     Returns:
@@ -76,7 +78,9 @@ def fit_heads(
     targets, task = _check_targets(targets, len(features), recipe, classes)
     targets = targets.to(features.device, torch.int64 if isinstance(task, Classification) else None)
 
-    shift, scale = feature_scaling(features)
+    if isinstance(taps, bool) or not isinstance(taps, int) or not 0 <= taps < features.shape[1]:
+        raise DataError(expected("taps", f"from 0 to {features.shape[1] - 1}", repr(taps)))
+    shift, scale = feature_scaling(features, taps, recipe.tap_scale)
 
     def prepare(batch: Tensor) -> Tensor:
         return (batch.to(shift.dtype) - shift) / scale
@@ -139,17 +143,26 @@ def fit_networks(
     return particles
 
 
-def feature_scaling(features: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean of every feature, and one common scale that gives them unit size; both are folded into the heads later.
+def feature_scaling(features: Tensor, taps: int = 0, tap_scale: float = 1.0) -> tuple[Tensor, Tensor]:
+    """Mean of every feature, and what to divide it by; both are folded into the heads later.
 
-    One scale for all, not one each: features that hardly vary on the training data stay small, instead of being blown
-    up into noise, and may still grow where they are unusual.
+    One scale for all features, not one each: those that hardly vary on the training data stay small, instead of being
+    blown up into noise, and may still grow where they are unusual. The last `taps` columns come from different places
+    and have different sizes, so each gets its own scale, that of its spread over `tap_scale`; those that never vary on
+    the training data are left out.
     """
     dtype = torch.float64 if features.dtype == torch.float64 else torch.float32
     shift = torch.stack([part.to(dtype).sum(dim=0) for part in features.split(CHUNK)]).sum(dim=0) / len(features)
-    squares = [(part.to(dtype) - shift).square().mean(dim=1).sum() for part in features.split(CHUNK)]
-    scale = (torch.stack(squares).sum() / len(features)).sqrt()
-    return shift, torch.where(scale > 0, scale, torch.ones_like(scale))
+    squares = [(part.to(dtype) - shift).square().sum(dim=0) for part in features.split(CHUNK)]
+    spread = torch.stack(squares).sum(dim=0) / len(features)
+    width = features.shape[1] - taps
+    common = spread[:width].mean().sqrt()
+    scale = torch.where(common > 0, common, torch.ones_like(common)).expand(features.shape[1]).clone()
+    if taps:
+        own = spread[width:].sqrt()
+        still = own <= 1e-6 * (shift[width:].abs() + own.mean())
+        scale[width:] = torch.where(still, torch.full_like(own, torch.inf), own / tap_scale)
+    return shift, scale
 
 
 def _run(particles: Particles, problem: Problem, recipe: Recipe, progress: bool, finish=lambda: None) -> None:
@@ -238,16 +251,18 @@ def _start_from(
         raise DataError(expected("start", "the weight and bias of a last layer for `init='pretrained'`", "None"))
     outputs = 1 if isinstance(heads.task, Regression) else heads.task.outputs
     weight, bias = (t.detach().to(shift) for t in start)
+    known = weight.shape[1]
+    weight = nn.functional.pad(weight, (0, max(heads.features - known, 0)))  # a last layer knows nothing of taps
     if outputs == 1:  # a network with a variance beside the mean gives its mean
         weight, bias = weight[:1], bias[:1]
     if weight.shape != (outputs, heads.features) or bias.shape != (outputs,):
         wanted = f"a weight of shape {(outputs, heads.features)} and a bias of shape {(outputs,)}"
         raise DataError(expected("start", wanted, f"{tuple(weight.shape)} and {tuple(bias.shape)}"))
     bias = (bias + weight @ shift - y_shift) / y_scale
-    weight = weight * scale / y_scale
+    weight = torch.where(scale.isfinite(), weight * scale, 0.0) / y_scale
     for copy, noisy in ((heads.weight, weight), (heads.bias, bias)):
         noise = torch.randn(copy.shape, generator=generator).to(copy)
-        copy.copy_(PRETRAINED_NOISE * weight.std() * noise)
+        copy.copy_(PRETRAINED_NOISE * weight[:, :known].std() * noise)
         copy[:, :outputs] += noisy
 
 
@@ -258,7 +273,8 @@ def _check_values(name: str, values: Tensor, error: type[DataError] = DataError)
         raise error(expected(name, "non-empty", f"shape {tuple(values.shape)}"))
     if not values.is_floating_point():
         raise error(expected(name, "a float tensor", f"{values.dtype}"))
-    bad = ~torch.isfinite(values.flatten(start_dim=1) if values.ndim > 1 else values.unsqueeze(1)).all(dim=1)
+    parts = (values if values.ndim > 1 else values.unsqueeze(1)).split(CHUNK)
+    bad = torch.cat([~torch.isfinite(part.flatten(start_dim=1)).all(dim=1) for part in parts])
     if bool(bad.any()):
         rows = bad.nonzero().flatten()
         raise error(

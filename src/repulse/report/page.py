@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import base64
-import os
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+
+from repulse.files import write_whole
 
 
 @dataclass(frozen=True)
@@ -80,21 +80,3 @@ class Page:
     def write(self, path: str | Path) -> Path:
         """Write the page; a kill leaves the old file or the new one, never half of one."""
         return write_whole(path, self.html())
-
-
-def write_whole(path: str | Path, text: str) -> Path:
-    """Write a text file through a temporary one beside it."""
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-        mask = os.umask(0)
-        os.umask(mask)
-        os.chmod(name, 0o666 & ~mask)
-        os.replace(name, path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
-    return path

@@ -1,0 +1,183 @@
+"""How a network's output comes from its last layer: which layer, over which positions, and what comes after it.
+
+A last layer is linear, or a convolution with a kernel of one, which is a linear layer at every position. Its output is
+the network's if they are equal as they are, or after the mean over positions, or at one position a sample (the last
+token, say); and, after that, through nothing, a softmax, a log-softmax or, for a single logit, a sigmoid. Distilled
+networks average two such layers, which is one layer on both their features. In all these cases a head that takes the
+features pooled in the same way can stand in for the layer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from repulse.errors import BackboneError, expected
+
+POOLINGS = ("none", "mean", "one")
+ACTIVATIONS = ("none", "log_softmax", "softmax", "sigmoid")
+Call = tuple[Tensor, Tensor]
+"""What went into a layer, and what came out."""
+
+
+@dataclass(frozen=True)
+class Ending:
+    """The end of a network.
+
+    Attributes:
+        layers: name of the last layer, or of the two whose mean the output is.
+        pooling: "none", "mean" over the positions at which the layer is applied, or "one" of them for each sample.
+        activation: what the network applies afterwards, and the heads undo by taking its place: "none", "log_softmax",
+            "softmax" or "sigmoid".
+    """
+
+    layers: tuple[str, ...]
+    pooling: str = "none"
+    activation: str = "none"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "layers", tuple(self.layers))
+
+    def __str__(self) -> str:
+        return " and ".join(f"`{name}`" for name in self.layers)
+
+    def in_words(self) -> str:
+        """What is special about it, or nothing."""
+        said = {
+            "mean": "applied at every position and averaged",
+            "one": "applied at every position, of which one counts",
+        }
+        words = [said[self.pooling]] if self.pooling in said else []
+        if len(self.layers) > 1:
+            words.append("which are averaged")
+        if self.activation != "none":
+            words.append(f"followed by a {self.activation.replace('_', '-')}, which the heads take the place of too")
+        return " and ".join(words)
+
+
+def is_last_layer(module: nn.Module) -> bool:
+    """Whether a module is a linear map of the features at each position."""
+    if isinstance(module, nn.Linear):
+        return True
+    return (
+        isinstance(module, nn.Conv1d | nn.Conv2d | nn.Conv3d)
+        and set(module.kernel_size) == {1}
+        and set(module.stride) == {1}
+        and module.padding in ((0,) * len(module.kernel_size), "same", "valid")
+        and module.groups == 1
+    )
+
+
+def weights_of(*layers: nn.Module) -> tuple[Float[Tensor, "K d"], Float[Tensor, " K"]]:
+    """Weight and bias of a last layer as those of a linear one, or of the mean of several on all their features."""
+    weights = [layer.weight.detach().flatten(start_dim=1) for layer in layers]  # pyright: ignore
+    biases = [
+        torch.zeros_like(weight[:, 0]) if layer.bias is None else layer.bias.detach()  # pyright: ignore
+        for layer, weight in zip(layers, weights, strict=True)
+    ]
+    return torch.cat(weights, dim=1) / len(layers), torch.stack(biases).mean(dim=0)  # pyright: ignore
+
+
+def positions(values: Tensor, layer: nn.Module) -> Float[Tensor, "B P d"]:
+    """Inputs or outputs of a last layer with all positions on one axis, features last."""
+    if not isinstance(layer, nn.Linear):
+        return values.flatten(start_dim=2).transpose(1, 2)
+    return values.unsqueeze(1) if values.ndim == 2 else values.flatten(start_dim=1, end_dim=-2)
+
+
+def together(inputs: Sequence[Tensor], layers: Sequence[nn.Module]) -> Float[Tensor, "B P d"]:
+    """The features of all last layers side by side."""
+    return torch.cat([positions(value, layer) for value, layer in zip(inputs, layers, strict=True)], dim=2)
+
+
+def pool(
+    ending: Ending, features: Float[Tensor, "B P d"], outputs: Float[Tensor, "B P K"], logits: Tensor
+) -> Float[Tensor, "B d"]:
+    """The features that one head needs: pooled as the network pools the outputs of its layer."""
+    if ending.pooling == "none":
+        return features[:, 0]
+    if ending.pooling == "mean":
+        return features.mean(dim=1)
+    distance = (activate(ending.activation, outputs) - logits.reshape(len(logits), 1, -1)).abs().amax(dim=-1)
+    return features[torch.arange(len(features), device=features.device), distance.argmin(dim=1)]
+
+
+def activate(activation: str, logits: Tensor) -> Tensor:
+    if activation == "log_softmax":
+        return logits.log_softmax(dim=-1)
+    if activation == "softmax":
+        return logits.softmax(dim=-1)
+    return logits.sigmoid() if activation == "sigmoid" else logits
+
+
+def recognise(names: Sequence[str], layers: Sequence[nn.Module], ran: Sequence[Call], logits: Tensor) -> Ending | None:
+    """How the network's `logits` follow from the inputs and outputs of a layer (or of two), or None if they do not.
+
+    The layers' own formula is checked too: a hook or a wrapper may have changed what they return.
+    """
+    inputs, outputs = zip(*(joined for joined in ran), strict=True)
+    h = together(inputs, layers)
+    z = torch.stack([positions(value, layer) for value, layer in zip(outputs, layers, strict=True)]).mean(dim=0)
+    if logits.numel() != len(logits) * z.shape[-1] or len(z) != len(logits):
+        return None
+    if not _equal(nn.functional.linear(h, *weights_of(*layers)), z):
+        return None
+    flat = logits.reshape(len(logits), -1)
+    names = tuple(names)
+    activations = ("none", "sigmoid") if z.shape[-1] == 1 else ("none", "log_softmax", "softmax")
+    for activation in activations:
+        if z.shape[1] == 1:
+            if _equal(activate(activation, z[:, 0]), flat):
+                return Ending(names, "none", activation)
+            continue
+        if _equal(activate(activation, z.mean(dim=1)), flat):
+            return Ending(names, "mean", activation)
+        nearest = (activate(activation, z) - flat.unsqueeze(1)).abs().amax(dim=-1).argmin(dim=1)
+        if _equal(activate(activation, z[torch.arange(len(z), device=z.device), nearest]), flat):
+            return Ending(names, "one", activation)
+    return None
+
+
+def find_ending(ran: Sequence[tuple[str, nn.Module, Call]], logits: Tensor) -> Ending | None:
+    """The end of a network, from the linear layers that ran: the latest whose output it is, or two averaged."""
+    for name, layer, call in reversed(ran):
+        if found := recognise([name], [layer], [call], logits):
+            return found
+    latest = [(name, layer, call) for name, layer, call in ran if call[1].shape == logits.shape][-2:]
+    if len(latest) == 2 and latest[0][0] != latest[1][0]:
+        names, layers, calls = zip(*latest, strict=True)
+        return recognise(names, layers, calls, logits)
+    return None
+
+
+def refuse(ran: list[tuple[str, nn.Module]], logits: Tensor, wanted: str | None) -> BackboneError:
+    """Why a network is not taken: what was found, and what to do."""
+    shape = tuple(logits.shape)
+    if logits.ndim > 2 and logits.numel() > len(logits) * logits.shape[1]:
+        return BackboneError(
+            expected("model(batch)", "one output vector an input, (batch, outputs)", f"{shape}, a dense prediction")
+        )
+    if not ran:
+        found = "one that ran none" if wanted is None else f"a pass that did not run `{wanted}`"
+        return BackboneError(expected("model", "a network that ends in a linear layer", found))
+    name, layer = ran[-1]
+    size = weights_of(layer)[0].shape[0]
+    if logits.numel() != len(logits) * size:
+        got = f"`{name}` with {size} outputs as the last one to run, and {shape} from the model"
+    else:
+        got = f"something else after `{name}`, the last one to run"
+    if wanted is None:
+        hint = "; let the model return the logits of that layer, or name another with `last_layer`"
+    else:
+        hint = "; leave out `last_layer` to have it found"
+    return BackboneError(expected("the model's output", "that of a linear layer, or its softmax", got + hint))
+
+
+def _equal(a: Tensor, b: Tensor) -> bool:
+    """Equal up to rounding, measured by the largest number: outputs of an untrained layer may all be small."""
+    share = 3e-2 if a.dtype in (torch.float16, torch.bfloat16) else 1e-3
+    return a.shape == b.shape and bool((a.float() - b.float()).abs().amax() <= share * b.float().abs().amax())

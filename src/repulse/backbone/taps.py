@@ -1,0 +1,215 @@
+"""Taps: what the last layer has forgotten, read off earlier stages of the same pass.
+
+A tap is the mean and the standard deviation of every channel of a module's output, over its positions (pixels or
+tokens; padding is left out). Where the penultimate features of two inputs have collapsed onto each other, statistics of
+earlier stages may still tell them apart, and heads that are made to disagree will use them.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from repulse.errors import BackboneError, expected
+
+LAYOUTS = ("vector", "channels_first", "channels_last")
+MOST_COLUMNS = 1024
+"""Beyond the end of each stage, further blocks are tapped while all taps have at most so many columns."""
+
+
+@dataclass(frozen=True)
+class Tap:
+    """A module whose output is tapped, and where that output has its channels.
+
+    Attributes:
+        name: of the module.
+        layout: "channels_first" `(B, C, ...)`, "channels_last" `(B, ..., C)`, or "vector" `(B, C)`.
+        deviation_only: leave out the means, because they are the penultimate features.
+        columns: how many numbers it gives.
+    """
+
+    name: str
+    layout: str
+    columns: int
+    deviation_only: bool = False
+
+    def read(self, output: Any, mask: Tensor | None) -> Float[Tensor, "B c"]:
+        """Mean and standard deviation of every channel over all positions, or over those that `mask` allows."""
+        values = tensor_in(output)
+        if values is None:
+            raise BackboneError(expected(f"the output of `{self.name}`", "a tensor", type(output).__name__))
+        if self.layout == "vector":
+            return values.flatten(start_dim=1)
+        flat = values.flatten(start_dim=2) if self.layout == "channels_first" else values.flatten(1, -2).mT
+        if mask is not None and mask.shape == (flat.shape[0], flat.shape[2]):
+            weight = mask.to(flat).unsqueeze(1)
+            count = weight.sum(dim=2).clamp_min(1)
+            mean = (flat * weight).sum(dim=2) / count
+            square = ((flat - mean.unsqueeze(2)).square() * weight).sum(dim=2) / count
+        else:
+            square, mean = torch.var_mean(flat, dim=2, correction=0)
+        deviation = square.clamp_min(1e-12).sqrt()  # so that its slope stays finite where nothing varies
+        return deviation if self.deviation_only else torch.cat([mean, deviation], dim=1)
+
+
+@dataclass(frozen=True)
+class Ran:
+    """A module that ran: the shapes of what went in and came out, and whether it has parts."""
+
+    name: str
+    entered: tuple[int, ...] | None
+    left: tuple[int, ...]
+    parts: bool
+
+
+@dataclass(frozen=True)
+class _Map:
+    """The output of a module as channels at positions."""
+
+    ran: Ran
+    layout: str
+    size: int
+    channels: int
+    size_before: int | None
+
+    @property
+    def name(self) -> str:
+        return self.ran.name
+
+    @property
+    def is_block(self) -> bool:
+        """Whether it is one of a row of modules: numbered, and made of parts."""
+        return self.ran.parts and re.search(r"(^|[._])\d+$", self.name) is not None
+
+    def tap(self) -> Tap:
+        return Tap(self.name, self.layout, self.channels if self.layout == "vector" else 2 * self.channels)
+
+
+def tensor_in(output: Any) -> Tensor | None:
+    """The tensor in a module's output: itself, the first of a tuple, or the last hidden state of an output object."""
+    if isinstance(output, Tensor):
+        return output
+    if isinstance(output, tuple | list) and output and isinstance(output[0], Tensor):
+        return output[0]
+    hidden = getattr(output, "last_hidden_state", None)
+    return hidden if isinstance(hidden, Tensor) else None
+
+
+def find_taps(ran: Sequence[Ran], inputs: Tensor | None, convolutional: bool) -> list[Tap]:
+    """Which modules to tap, from the modules that ran on one batch, in the order in which they ended.
+
+    Of a network that lowers its resolution in steps: the last block at each resolution, and further blocks while all
+    taps together are few columns. Of one that does not, such as a transformer: the blocks at a quarter, half and three
+    quarters of its depth, and the last. Of any other network: none.
+
+    Args:
+        ran: the modules that ran.
+        inputs: the images or other signals that went in, if there are any.
+        convolutional: whether three-dimensional outputs are `(B, channels, length)`, not `(B, tokens, channels)`.
+    """
+    outside = [module for module in ran if not re.search(r"attn|attention", module.name, re.IGNORECASE)]
+    maps = [found for module in outside if (found := _map(module, inputs, convolutional)).size > 1]
+    tokens = [found for found in maps if len(found.ran.left) == 3 and found.is_block]
+    if not convolutional:
+        maps = tokens if len(tokens) > 1 else [found for found in maps if len(found.ran.left) != 3]
+    sizes = [found.size for found in maps]
+    if maps and max(sizes) >= 2 * min(sizes):
+        return _of_stages(maps)
+    return _of_depths(maps)
+
+
+def named_taps(
+    names: Sequence[str], ran: Sequence[Ran], inputs: Tensor | None, convolutional: bool, known: Sequence[str]
+) -> list[Tap]:
+    """Taps at modules that the user names."""
+    outputs = {module.name: module for module in ran}
+    taps = []
+    for name in names:
+        if name not in outputs or not name:
+            near = difflib.get_close_matches(name, list(outputs) or list(known), n=1, cutoff=0.0)
+            what = f"{name!r}, which ran without returning a tensor" if name in known and name else repr(name)
+            hint = f" Did you mean {near[0]!r}?" if near else ""
+            raise BackboneError(expected("layers", "names of modules of the model that run", what) + hint)
+        taps.append(_map(outputs[name], inputs, convolutional).tap())
+    return taps
+
+
+def _of_stages(maps: Sequence[_Map]) -> list[Tap]:
+    """The last block at each resolution, then further blocks while they are few columns."""
+    sizes = sorted({found.size for found in maps}, reverse=True)
+    chosen: list[_Map] = []
+    spare: list[_Map] = []
+    for size, smaller in zip(sizes, [*sizes[1:], None], strict=True):
+        # What happens inside the block that lowers the resolution belongs to neither stage.
+        crossing = [m.name for m in maps if m.size_before == size and m.size == smaller]
+        here = [m for m in maps if m.size == size]
+        settled = [m for m in here if not any(m.name.startswith(f"{name}.") for name in crossing)] or here
+        end = settled[-1]
+        blocks = [m for m in settled if m.is_block and not f"{end.name}.".startswith(f"{m.name}.")]
+        if blocks and blocks[-1].name.startswith(f"{end.name}."):
+            blocks = blocks[:-1]  # the last block of a stage is the stage's own output
+        chosen.append(end)
+        spare.extend(m for m in blocks if not any(m.name.startswith(f"{other.name}.") for other in blocks))
+    columns = sum(m.tap().columns for m in chosen)
+    for block in spare:
+        columns += block.tap().columns
+        if columns <= MOST_COLUMNS:
+            chosen.append(block)
+    order = [m.name for m in maps]
+    return [m.tap() for m in sorted(chosen, key=lambda m: order.index(m.name))]
+
+
+def _of_depths(maps: Sequence[_Map]) -> list[Tap]:
+    """Four depths of the longest row of blocks with equal outputs."""
+    families: dict[tuple[str, int, int], list[_Map]] = {}
+    for found in maps:
+        if found.is_block:
+            row = found.name.rstrip("0123456789")
+            families.setdefault((row, found.size, found.channels), []).append(found)
+    longest = max(families.values(), key=len, default=[])
+    if len(longest) < 2:
+        return []
+    depths = dict.fromkeys(max(round(len(longest) * quarter / 4), 1) - 1 for quarter in (1, 2, 3, 4))
+    return [longest[depth].tap() for depth in depths]
+
+
+def _map(ran: Ran, inputs: Tensor | None, convolutional: bool) -> _Map:
+    """Where the channels of a module's output are, and at how many positions."""
+    before = None
+    if ran.entered is not None and len(ran.entered) == len(ran.left):
+        before = _positions(ran.entered, _layout(ran.entered, inputs, convolutional))
+    layout = _layout(ran.left, inputs, convolutional)
+    size = _positions(ran.left, layout)
+    if size <= 1:
+        channels = 1
+        for side in ran.left[1:]:
+            channels *= side
+        return _Map(ran, "vector", 1, channels, before)
+    return _Map(ran, layout, size, ran.left[1 if layout == "channels_first" else -1], before)
+
+
+def _layout(shape: tuple[int, ...], inputs: Tensor | None, convolutional: bool) -> str:
+    if len(shape) <= 2:
+        return "vector"
+    if len(shape) == 3:
+        return "channels_first" if convolutional else "channels_last"
+    if inputs is None or inputs.ndim != len(shape):
+        return "channels_first"
+    # Of an image, the two sides keep their ratio; channels need not.
+    ratio = inputs.shape[2] / inputs.shape[3]
+    first, last = (abs(a / b - ratio) for a, b in (shape[2:4], shape[1:3]))
+    return "channels_last" if last < first else "channels_first"
+
+
+def _positions(shape: tuple[int, ...], layout: str) -> int:
+    count = 1
+    for side in () if layout == "vector" else shape[2:] if layout == "channels_first" else shape[1:-1]:
+        count *= side
+    return count

@@ -1,0 +1,179 @@
+"""Keep an ensemble in a folder, and bring it back.
+
+    ensemble.json             the recipe, the task, the network's fingerprint, layers, class names, history, versions,
+                              and which heads it speaks of
+    heads-<digest>.safetensors  the weights of the heads
+
+The heads are written first, under a name that no other heads have, and `ensemble.json` is replaced in one step
+afterwards: whenever a save is cut short, the folder holds the old ensemble or the new one. Nothing is ever unpickled.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors import torch as safetensors
+from torch import nn
+
+from repulse.backbone.endings import Ending, is_last_layer
+from repulse.backbone.fingerprint import architecture_of, weights_of
+from repulse.backbone.split import Backbone, unwrap
+from repulse.backbone.taps import Tap
+from repulse.errors import CheckpointError, RecipeError, expected
+from repulse.files import sweep, write_whole
+from repulse.particles.heads import Heads
+from repulse.particles.history import Epoch
+from repulse.particles.tasks import Classification, Regression
+from repulse.recipe import Recipe
+from repulse.version import __version__
+
+if TYPE_CHECKING:
+    from repulse.ensemble import Ensemble
+
+FORMAT = 1
+ABOUT = "ensemble.json"
+TASKS = {"classification": Classification, "regression": Regression}
+
+
+def save(ensemble: Ensemble, folder: str | Path) -> Path:
+    """Write the ensemble's heads, and what is known of them, to a folder."""
+    folder = Path(folder)
+    heads, backbone = ensemble.heads, ensemble.backbone
+    weights = safetensors.save({name: value.cpu().contiguous() for name, value in heads.state_dict().items()})
+    digest = hashlib.sha256(weights).hexdigest()
+    file = folder / f"heads-{digest[:16]}.safetensors"
+    kind = next(name for name, task in TASKS.items() if isinstance(heads.task, task))
+    about = {
+        "format": FORMAT,
+        "versions": {"repulse": __version__, "torch": str(torch.__version__)},
+        "heads": {"file": file.name, "sha256": digest, "count": heads.count, "features": heads.features},
+        "task": {"kind": kind, **dataclasses.asdict(heads.task)},
+        "recipe": None if heads.recipe is None else dataclasses.asdict(heads.recipe),
+        "network": {**architecture_of(backbone.model), "weights": weights_of(backbone.model)},
+        "ending": dataclasses.asdict(backbone.ending),
+        "taps": [dataclasses.asdict(tap) for tap in backbone.taps],
+        "repulsion": ensemble.repulsion,
+        "class_names": ensemble.class_names,
+        "history": [dataclasses.asdict(epoch) for epoch in heads.history],
+    }
+    try:
+        if folder.exists() and not folder.is_dir():
+            raise NotADirectoryError(20, "it is a file")
+        write_whole(file, weights)
+        write_whole(folder / ABOUT, _text({**about, "digest": _digest(about)}))
+        for stale in folder.glob("heads-*.safetensors"):
+            if stale != file:
+                stale.unlink(missing_ok=True)
+        for path in (*folder.glob(".heads-*"), folder / ABOUT):
+            path.unlink(missing_ok=True) if path.name != ABOUT else sweep(path)
+    except OSError as reason:
+        got = f"{folder}, where {reason.strerror or reason}"
+        raise CheckpointError(expected("folder", "a folder that can be written to", got)) from reason
+    return folder
+
+
+def load(folder: str | Path, model: nn.Module) -> Ensemble:
+    """Bring back an ensemble that was saved, around the network it was fitted on.
+
+    Args:
+        folder: what `ensemble.save` was given.
+        model: the same network with the same weights; it is shared, not copied, and the heads go to its device.
+
+    Raises:
+        CheckpointError: the folder is not one of `save`, is damaged, was written in another format, or its heads were
+            fitted on another network.
+    """
+    from repulse.ensemble import Ensemble
+
+    folder = Path(folder)
+    about = _read(folder)
+    model = unwrap(model)
+    _check_network(about["network"], model)
+    try:
+        task = dict(about["task"])
+        task = TASKS[task.pop("kind")](**task)
+        recipe = None if about["recipe"] is None else Recipe(**about["recipe"])
+        ending, taps = Ending(**about["ending"]), [Tap(**tap) for tap in about["taps"]]
+        history = tuple(Epoch(**epoch) for epoch in about["history"])
+        heads = Heads(
+            about["heads"]["count"], about["heads"]["features"], task, () if recipe is None else recipe.hidden
+        )
+        heads.load_state_dict(_weights(folder, about["heads"]))
+        layers = [model.get_submodule(name) for name in ending.layers]
+        names, repulsion = about["class_names"], about["repulsion"]
+    except (KeyError, TypeError, AttributeError, RecipeError, RuntimeError) as reason:
+        got = f"entries that make no sense: {reason}"
+        raise CheckpointError(expected(str(folder / ABOUT), "as `save` wrote it", got)) from reason
+    backbone = Backbone(model, ending, taps)
+    if not all(map(is_last_layer, layers)) or backbone.width != heads.features:
+        got = f"{backbone.width} from this network"
+        raise CheckpointError(expected("features", f"{heads.features}, as the heads take", got))
+    heads.recipe, heads.history = recipe, history
+    heads.requires_grad_(False)
+    heads.to(next((p.device for p in model.parameters()), torch.device("cpu")))
+    return Ensemble(backbone, heads, repulsion, names)
+
+
+def _read(folder: Path) -> dict[str, Any]:
+    """The JSON of a saved ensemble, whole and of a format we know."""
+    path = folder / ABOUT
+    try:
+        about = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as reason:
+        got = f"{folder}, where {reason.strerror or reason}"
+        raise CheckpointError(expected("folder", f"one that `save` wrote, with {ABOUT} in it", got)) from reason
+    except ValueError as reason:
+        raise CheckpointError(expected(str(path), "whole", f"something that is no JSON ({reason})")) from reason
+    if not isinstance(about, dict) or about.get("format") != FORMAT:
+        found = about.get("format") if isinstance(about, dict) else type(about).__name__
+        got = f"{found!r}; a newer repulse may read it"
+        raise CheckpointError(expected(f"the format of {path}", str(FORMAT), got))
+    digest = about.pop("digest", None)
+    if digest != _digest(about):
+        raise CheckpointError(expected(str(path), "as `save` wrote it", "one that was changed since"))
+    return about
+
+
+def _weights(folder: Path, heads: dict[str, Any]) -> dict[str, torch.Tensor]:
+    """The heads' tensors, if they are the ones that were saved."""
+    path = folder / heads["file"]
+    if path.parent != folder or path.name != heads["file"]:
+        raise CheckpointError(expected("the file of the heads", "in the folder itself", repr(heads["file"])))
+    try:
+        content = path.read_bytes()
+    except OSError as reason:
+        raise CheckpointError(expected("folder", f"one with {path.name} in it", reason.strerror or reason)) from reason
+    if hashlib.sha256(content).hexdigest() != heads["sha256"]:
+        got = f"{len(content)} bytes of something else; it was cut short or changed"
+        raise CheckpointError(expected(str(path), "the heads that were saved", got))
+    try:
+        return safetensors.load(content)
+    except SafetensorError as reason:
+        raise CheckpointError(expected(str(path), "a safetensors file", reason)) from reason
+
+
+def _check_network(saved: dict[str, str], model: nn.Module) -> None:
+    """Refuse a network other than the one the heads were fitted on."""
+    if not isinstance(model, nn.Module):
+        raise CheckpointError(expected("model", "the network the heads were fitted on", type(model).__name__))
+    here = architecture_of(model)
+    if here["shapes"] != saved["shapes"]:
+        got = f"a {here['class']} with other parameters"
+        raise CheckpointError(expected("model", f"the {saved['class']} the heads were fitted on", got))
+    if weights_of(model) != saved["weights"]:
+        got = "the same architecture with other weights"
+        raise CheckpointError(expected("model", f"the {saved['class']} the heads were fitted on", got))
+
+
+def _text(about: dict[str, Any]) -> str:
+    return json.dumps(about, indent=1, sort_keys=True, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def _digest(about: dict[str, Any]) -> str:
+    return hashlib.sha256(_text(about).encode()).hexdigest()
