@@ -1,8 +1,9 @@
-"""A published CIFAR-10 network, retrofitted: what repulsion samples are worth.
+"""A published CIFAR-10 network, retrofitted: what repulsion samples and taps are worth.
 
 ResNet-20 with published weights; features are computed once and shared by all rows. Out of distribution: the 100
-classes of Tiny ImageNet that no head was repelled on, textures, uniform noise. Needs the data folder (REPULSE_DATA;
-`make data`).
+classes of Tiny ImageNet that no head was repelled on, textures, uniform noise. The upper rows are the paper's, whose
+heads see the penultimate features (`layers="last"`); in the lower rows they also see earlier stages (`layers="auto"`).
+Needs the data folder (REPULSE_DATA; `make data`).
 
     python examples/cifar10_resnet20.py
 """
@@ -78,34 +79,47 @@ def main() -> None:
         sys.exit(str(error))
     network = load_published(root / "weights" / "resnet20-12fca82f.th")
     test_images, test_labels = cifar10(root, "test")
-    backbone = split(network, normalise(images[:4], MEAN, STD))
+    backbone = split(network, normalise(images[:4], MEAN, STD), layers="auto")
     train, test = through(backbone, images), through(backbone, test_images)
     noise = torch.randint(256, (5000, 3, 32, 32), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
     outside = [through(backbone, x) for x in (tiny_imagenet(root, "evaluation"), textures(root), noise)]
 
     some = images[torch.randperm(len(images), generator=torch.Generator().manual_seed(0))[:SAMPLES]]
-    synthetic = repulsion.SyntheticImages()
-    rows = {
-        "LL-E": (None, LL_E),
-        "RLL-E": (None, RLL_E),
-        "fs-RLL-E, training data": (train, FS_RLL_E),
-        "fs-RLL-E, 16 patches": (through(backbone, some, repulsion.PatchShuffle(16)), FS_RLL_E),
-        "fs-RLL-E, dead leaves + phase scramble": (through(backbone, some, synthetic), FS_RLL_E),
-        "the same, pointwise": (through(backbone, some, synthetic), Recipe()),
-        "fs-RLL-E, 100 other Tiny ImageNet classes": (through(backbone, tiny_imagenet(root, "repulsion")), FS_RLL_E),
-        "the same classes, pointwise": (through(backbone, tiny_imagenet(root, "repulsion")), Recipe()),
+    leaves = repulsion.Mixture([repulsion.DeadLeaves(), repulsion.PhaseScramble()])
+    where = {
+        "nowhere": None,
+        "training data": train[:: len(train) // SAMPLES],
+        "16 patches": through(backbone, some, repulsion.PatchShuffle(16)),
+        "dead leaves + phase scramble": through(backbone, some, leaves),
+        "synthetic images": through(backbone, some, repulsion.SyntheticImages()),
+        "100 other Tiny ImageNet classes": through(backbone, tiny_imagenet(root, "repulsion")),
     }
+    rows = {"LL-E": ("nowhere", LL_E), "RLL-E": ("nowhere", RLL_E)}
+    rows |= {f"fs-RLL-E, {name}": (name, FS_RLL_E) for name in where if name not in ("nowhere", "synthetic images")}
+    rows |= {f"taps, {name}": (name, Recipe()) for name in where}
+
     table = Table("heads, and where they repel", COLUMNS)
     with torch.no_grad():
-        alone = [ClassPrediction(network.linear(x).log_softmax(dim=-1).unsqueeze(0)) for x in (test, *outside)]
+        seen = [x[:, : backbone.penultimate] for x in (test, *outside)]
+        alone = [ClassPrediction(network.linear(x).log_softmax(dim=-1).unsqueeze(0)) for x in seen]
     table.add("network alone", [figures(alone[0], test_labels, alone[1:], float("nan"))] * arguments.seeds)
-    for name, (repel_on, recipe) in tqdm(rows.items(), desc="fits"):
+    for name, (place, recipe) in tqdm(rows.items(), desc="fits"):
+        width = backbone.penultimate if recipe.layers == "last" else backbone.width
+        repel_on = None if where[place] is None else where[place][:, :width]
         seeds = []
         for seed in range(arguments.seeds):
             begun = time.perf_counter()
-            heads = repulse.fit_heads(train, labels, repel_on, recipe.replace(seed=seed), progress=False)
+            heads = repulse.fit_heads(
+                train[:, :width],
+                labels,
+                repel_on,
+                recipe.replace(seed=seed),
+                taps=width - backbone.penultimate,
+                progress=False,
+            )
             seconds = time.perf_counter() - begun
-            seeds.append(figures(heads.predict(test), test_labels, [heads.predict(x) for x in outside], seconds))
+            predicted = [heads.predict(x[:, :width]) for x in (test, *outside)]
+            seeds.append(figures(predicted[0], test_labels, predicted[1:], seconds))
         table.add(name, seeds)
     print(table.text())
     if arguments.markdown:

@@ -21,6 +21,8 @@ SOURCES = {
     "DeadLeaves(grain=0)": repulsion.DeadLeaves(grain=0),
     "DeadLeaves()": repulsion.DeadLeaves(),
     "PhaseScramble()": repulsion.PhaseScramble(),
+    "Swirl()": repulsion.Swirl(),
+    "Shear()": repulsion.Shear(),
     "Mixup()": repulsion.Mixup(),
     "Noise()": repulsion.Noise(),
     "UniformBox()": repulsion.UniformBox(),

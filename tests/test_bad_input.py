@@ -60,8 +60,8 @@ def fit(features=X, targets=Y, repulsion=None, recipe=SHORT, **more):
     return repulse.fit_heads(features, targets, repulsion, recipe, progress=False, **more)
 
 
-def retrofit(model=None, data=BATCHES, repulsion=None, recipe=SHORT):
-    return repulse.retrofit(model or network(), data, repulsion=repulsion, recipe=recipe, progress=False)
+def retrofit(model=None, data=BATCHES, repulsion=None, recipe=SHORT, **more):
+    return repulse.retrofit(model or network(), data, repulsion=repulsion, recipe=recipe, progress=False, **more)
 
 
 def watch(model):
@@ -172,8 +172,22 @@ class Returns(Source):
         return "Returns()"
 
 
-Pair = type("Pair", (nn.Linear,), {"forward": lambda self, x: (nn.Linear.forward(self, x), x)})
-Double = type("Double", (nn.Module,), {"forward": lambda self, x: 2 * x})
+class Through(nn.Module):
+    """Does to its input what it is told to."""
+
+    def __init__(self, function):
+        super().__init__()
+        self.function = function
+
+    def forward(self, x):
+        return self.function(x)
+
+
+EMPTY_LOADER = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(X[:0], Y[:0]), batch_size=10)
+DOUBLE, NAMED = Through(lambda x: 2 * x), network(Through(lambda x: {"classes": x}))
+HALVED, RECTIFIED, SIGMOIDS = network(Through(lambda x: x / 2)), network(nn.ReLU()), network(nn.Sigmoid())
+NOISY, DROPPED = (network(Through(function)) for function in (lambda x: x + torch.randn_like(x), nn.functional.dropout))
+POSITIONS = nn.Sequential(nn.Unflatten(1, (2, 2)), nn.Linear(2, 3))
 NAN_TARGETS = {
     "model": nn.Linear(4, 1),
     "data": [(X, X[:, 0]), (X, spoilt(X[:, 0], 1))],
@@ -182,7 +196,8 @@ NAN_TARGETS = {
 
 BAD_RETROFITS = {
     "no batches": ({"data": []}, DataError, ["`data`", "at least one batch", "none"]),
-    "an empty batch": ({"data": [(X[:0], Y[:0])]}, DataError, ["non-empty", "(0, 8)"]),
+    "no batches in a loader": ({"data": EMPTY_LOADER}, DataError, ["`data`", "at least one batch", "none"]),
+    "an empty batch": ({"data": [(X[:0], Y[:0])]}, DataError, ["non-empty", "(0, "]),
     "NaN in the first batch": ({"data": [(spoilt(X, 1), Y)]}, DataError, ["batch 0", "finite"]),
     "NaN in a later batch": ({"data": [*BATCHES, (spoilt(X, 1), Y)]}, DataError, ["batch 4", "finite"]),
     "infinite batch": ({"data": [*BATCHES[:2], (spoilt(X, 1, INF), Y)]}, DataError, ["batch 2", "finite"]),
@@ -191,20 +206,42 @@ BAD_RETROFITS = {
     "later batch too narrow": ({"data": [(X, Y), (X[:, :3], Y)]}, DataError, ["batch 1", "can take", "(40, 3)"]),
     "class too large": ({"data": [(X, Y + 1)]}, DataError, ["`targets`", "between 0 and 2", "from 1 to 3"]),
     "too few targets": ({"data": [*BATCHES, (X, Y[:9])]}, DataError, ["targets of batch 4", "40", "9"]),
-    "dict": ({"data": [{"x": X, "y": Y}]}, DataError, ["batch", "tuple", "dict"]),
-    "dict later": ({"data": [*BATCHES, {"x": X, "y": Y}]}, DataError, ["batch 4", "tuple", "dict"]),
-    "unlabelled": ({"data": [X]}, DataError, ["batch 0", "(inputs, targets)", "Tensor"]),
+    "unlabelled": ({"data": [X]}, DataError, ["batch 0", "(inputs, targets)", "(40, 4)"]),
     "unlabelled tuple": ({"data": [(X,)]}, DataError, ["batch 0", "(inputs, targets)", "got a tuple of 1"]),
+    "unlabelled later": ({"data": [*BATCHES, X]}, DataError, ["batch 4", "(inputs, targets)", "(40, 4)"]),
+    "unlabelled dict": ({"data": [{"x": X, "y": Y}]}, DataError, ["batch 0", "`labels`", "a mapping of x, y"]),
+    "labels alone": ({"data": [{"labels": Y}]}, DataError, ["batch 0", "a mapping of tensors", "a mapping of labels"]),
+    "labels in a list": ({"data": [(X, Y.tolist())]}, DataError, ["batch 0", "of tensors", "Tensor, list"]),
+    "other names": ({"data": [{"y": X, "labels": Y}]}, DataError, ["batch 0", "can take", "a mapping of y", "'y'"]),
+    "dict later": ({"data": [*BATCHES, {"x": X, "y": Y}]}, DataError, ["batch 4", "`labels`", "a mapping of x, y"]),
+    "several inputs": ({"data": [((X, X), Y)]}, DataError, ["batch 0", "can take", "a tuple of 2: Tensor, Tensor"]),
+    "strings": ({"data": [(["a", "b"], Y[:2])]}, DataError, ["batch 0", "a tensor", "got a tuple of 2: list, Tensor"]),
     "a dataset": ({"data": torch.utils.data.TensorDataset(X, Y)}, DataError, ["`data`", "DataLoader"]),
-    "no linear layer": ({"model": Double()}, BackboneError, ["`model`", "linear layer", "none"]),
-    "softmax": ({"model": network(nn.Softmax(-1))}, BackboneError, ["`model`", "last linear layer", "after `2`"]),
-    "tuple": ({"model": Pair(4, 3)}, BackboneError, ["`model(batch)`", "(batch, outputs)", "tuple"]),
+    "a model in a string": ({"model": "resnet18"}, BackboneError, ["`model`", "`torch.nn.Module`", "str"]),
+    "no linear layer": ({"model": DOUBLE}, BackboneError, ["`model`", "ends in a linear layer", "none"]),
+    "something after it": ({"model": HALVED}, BackboneError, ["output", "linear layer", "after `2`", "`last_layer`"]),
+    "ReLU after it": ({"model": RECTIFIED}, BackboneError, ["output", "linear layer", "something else after `2`"]),
+    "several labels": ({"model": SIGMOIDS}, BackboneError, ["output", "linear layer", "something else after `2`"]),
+    "no logits": ({"model": NAMED}, BackboneError, ["`model(batch)`", "`.logits`", "dict"]),
+    "dense": ({"model": POSITIONS}, BackboneError, ["`model(batch)`", "one output vector", "(8, 2, 3)"]),
+    "noise": ({"model": NOISY}, BackboneError, ["`model`", "same output for the same input", "different outputs"]),
+    "dropout": ({"model": DROPPED}, BackboneError, ["`model`", "same output for the same input", "randomness"]),
+    "last layer misspelt": ({"last_layer": "22"}, BackboneError, ["`last_layer`", "'22'", "Did you mean '2'?"]),
+    "not a linear layer": ({"last_layer": "1"}, BackboneError, ["`last_layer`", "a linear layer", "'1', a ReLU"]),
+    "not the last layer": ({"last_layer": "0"}, BackboneError, ["output", "`0` with 8 outputs", "`last_layer`"]),
+    "layer misspelt": ({"layers": ["0", "11"]}, BackboneError, ["`layers`", "that run", "'11'", "Did you mean '1'?"]),
+    "lst": ({"layers": "lst"}, RecipeError, ["`layers`", "'auto', 'last'", "'lst'", "Did you mean 'last'?"]),
+    "layer number": ({"layers": [0]}, RecipeError, ["`layers`", "a list of module names", "0"]),
+    "no passes": ({"augmentations": 0}, RecipeError, ["`augmentations`", "positive integer", "0"]),
+    "too few names": ({"class_names": ["a", "b"]}, DataError, ["`class_names`", "3 strings", "['a', 'b']"]),
     "atuo": ({"repulsion": "atuo"}, RecipeError, ["`repulsion`", "'auto'", "'atuo'"]),
     "number": ({"repulsion": 3}, RepulsionError, ["`repulsion`", "a source, a loader", "int"]),
     "no repulsion batches": ({"repulsion": []}, RepulsionError, ["`repulsion`", "at least one batch", "none"]),
     "other inputs": ({"repulsion": [X, X[:, :3]]}, RepulsionError, ["batch 1 of `repulsion`", "can take", "(40, 3)"]),
     "NaN inputs": ({"repulsion": [X, spoilt(X, 0)]}, RepulsionError, ["batch 1 of `repulsion`", "finite"]),
-    "dict inputs": ({"repulsion": [{"x": X}]}, RepulsionError, ["batch 0 of `repulsion`", "tensor", "dict"]),
+    "dict inputs": ({"repulsion": [{"x": X}]}, RepulsionError, ["batch 0 of `repulsion`", "can take", "mapping of x"]),
+    "no inputs": ({"repulsion": [{"labels": Y}]}, RepulsionError, ["batch 0 of `repulsion`", "mapping of labels"]),
+    "string inputs": ({"repulsion": [X, ["a"]]}, RepulsionError, ["batch 1 of `repulsion`", "a tensor", "list of 1"]),
     "inputs, not features": (
         {"repulsion": X},
         RepulsionError,
@@ -223,7 +260,7 @@ BAD_RETROFITS = {
 def test_retrofit_says_what_is_wrong_and_leaves_the_model_alone(case):
     arguments, error, words = BAD_RETROFITS[case]
     model = arguments.get("model") or network()
-    untouched = watch(model)
+    untouched = watch(model) if isinstance(model, nn.Module) else lambda: True
     with refused(error, *words):
         retrofit(**{**arguments, "model": model})
     assert untouched()
@@ -262,8 +299,11 @@ BAD_QUESTIONS = {
     "NaN": (spoilt(X, 3), ["`x`", "finite", "NaN", "first 3"]),
     "too narrow": (X[:, :3], ["the model can take", "(40, 3)"]),
     "no batches": ([], ["`x`", "at least one batch", "none"]),
-    "loader of dicts": ([{"x": X}], ["batch", "tensor", "dict"]),
-    "dict": ({"x": X}, ["tensor", "dict"]),
+    "loader of dicts": ([{"x": X}], ["the model can take", "a mapping of x"]),
+    "dict": ({"x": X}, ["`x`", "the model can take", "a mapping of x", "'x'"]),
+    "labels alone": ({"labels": Y}, ["`x`", "a mapping of tensors", "a mapping of labels"]),
+    "strings": (["a", "b"], ["batch", "a tensor", "str"]),
+    "number": (3, ["`x`", "a loader", "int"]),
 }
 
 

@@ -13,14 +13,14 @@ from torch.testing import assert_close
 
 import repulse
 from repulse import RecipeError, RepulsionError
-from repulse.repulsion import DeadLeaves, Mixture, Mixup, Noise, PatchShuffle, PhaseScramble, UniformBox
+from repulse.repulsion import DeadLeaves, Mixture, Mixup, Noise, PatchShuffle, PhaseScramble, Shear, Swirl, UniformBox
 from repulse.repulsion.phase_scramble import scramble_phases
 from repulse.repulsion.source import Source, TrainingData
 
 SHAPES = [(1, 8, 8), (3, 32, 32), (4, 17, 23)]
 SINGLE = [
-    *[TrainingData(), PatchShuffle(4), DeadLeaves(), DeadLeaves(grain=0), PhaseScramble(), Mixup(), Noise()],
-    *[UniformBox(), UniformBox(-1.0, 2.0)],
+    *[TrainingData(), PatchShuffle(4), DeadLeaves(), DeadLeaves(grain=0), PhaseScramble(), Swirl(), Shear(), Mixup()],
+    *[Noise(), UniformBox(), UniformBox(-1.0, 2.0)],
 ]
 SOURCES = [*SINGLE, UniformBox(low=-9.0), Mixture([DeadLeaves(), PhaseScramble()])]
 every_source = pytest.mark.parametrize("source", SOURCES, ids=repr)
@@ -272,3 +272,15 @@ def test_mixture_hands_out_what_its_sources_make_of_the_same_inputs():
 def test_settings_that_make_no_sense_are_refused(make, words):
     with pytest.raises(RecipeError, match=f"Expected {words}"):
         make()
+
+
+@pytest.mark.parametrize(("warp", "gentle"), [(Swirl(), Swirl(displacement=1e-6)), (Shear(), Shear(spread=1e-6))])
+def test_warps_move_pixels_smoothly_and_make_none_up(warp, gentle):
+    batch = torch.arange(32.0).view(1, 1, 1, 32).expand(3, 2, 32, 32)
+    sample = warp.sample(batch, generator())
+    assert sample.min() >= 0
+    assert sample.max() <= 31  # interpolated between pixels, reflected at the border
+    assert (sample[0] - sample[1]).abs().mean() > 1  # each its own
+    torch.testing.assert_close(sample[:, 0], sample[:, 1])  # channels move together
+    assert sample.diff(dim=2).abs().mean() < 3
+    torch.testing.assert_close(gentle.sample(batch, generator()), batch, atol=1e-3, rtol=0)

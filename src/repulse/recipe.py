@@ -49,7 +49,9 @@ class Recipe:
         bandwidth: "median" (over all pairs, a head with itself included), "median_offdiagonal", or a number, which is
             taken per coordinate: `exp(-mean((x_i - x_j)^2) / bandwidth)` for the rbf kernel.
         strength: weight of the repulsion beside the mean log-likelihood. The exact posterior has 1/N, which no
-            training of realistic length can see; 0.001 to 1 is the useful range.
+            training of realistic length can see; 0.001 to 1 is the useful range. "auto" is 0.03 for up to ten classes
+            and 0.3 over their number beyond, because with many classes it is cheap to disagree and the same strength
+            does harm. The recipe of fitted heads holds the number.
         schedule: strength over the fit: "constant", "linear" (grows over the first half), "tanh" or "cyclic".
         prior: "weights" (Gaussian on the parameters) or "function" (the Gaussian process that linear heads with that
             weight prior are, scored on the repulsion samples).
@@ -80,13 +82,13 @@ class Recipe:
     rule: str = "kde"
     kernel: str = "rbf"
     bandwidth: str | float = "median"
-    strength: float = 0.03
+    strength: str | float = "auto"
     schedule: str = "constant"
     prior: str = "weights"
-    prior_std: float = 0.2
+    prior_std: float = 0.3
     init: str = "random"
     epochs: int | None = None
-    lr: float = 2e-3
+    lr: float = 7e-4
     decay: str = "cosine"
     batch_size: int = 128
     repulsion_batch_size: int = 128
@@ -108,7 +110,8 @@ class Recipe:
             check_choice("bandwidth", self.bandwidth, BANDWIDTHS)
         else:
             check_number("bandwidth", self.bandwidth, positive=True)
-        check_number("strength", self.strength, positive=False)
+        if self.strength != "auto":
+            check_number("strength", self.strength, positive=False)
         for name in ("prior_std", "lr", "tap_scale"):
             check_number(name, getattr(self, name), positive=True)
         if self.noise is not None:
@@ -119,6 +122,17 @@ class Recipe:
             raise RecipeError(expected("prior", "'weights' for heads with hidden layers", "'function'"))
         if self.init == "pretrained" and self.hidden:
             raise RecipeError(expected("init", "'random' for heads with hidden layers", "'pretrained'"))
+
+    def strength_for(self, classes: int | None) -> float:
+        """The strength as a number, for so many classes (None for regression).
+
+        Examples:
+            >>> Recipe().strength_for(10), Recipe().strength_for(150), Recipe(strength=0.1).strength_for(150)
+            (0.03, 0.002, 0.1)
+        """
+        if isinstance(self.strength, str):
+            return 0.03 * min(1.0, 10 / (classes or 1))
+        return self.strength
 
     def replace(self, **changes: Any) -> Recipe:
         """A copy with some fields changed.
@@ -163,16 +177,18 @@ def _as_layers(value: object) -> str | tuple[str, ...]:
     return tuple(value)
 
 
-LL_E = Recipe(space="none", layers="last")
+_PAPER = Recipe(layers="last", compare="jointly", strength=0.03, lr=1e-3)
+
+LL_E = _PAPER.replace(space="none")
 """Last-layer ensemble: independent heads, no repulsion."""
 
-RLL_E = Recipe(space="parameters", layers="last")
+RLL_E = _PAPER.replace(space="parameters")
 """Repulsive last-layer ensemble: the heads' parameters repel each other."""
 
-FS_RLL_E = Recipe(space="function", compare="jointly", layers="last")
+FS_RLL_E = _PAPER
 """Function-space repulsive last-layer ensemble: the heads' predictions on the repulsion samples repel each other.
 
-The paper's form, with one kernel over the whole repulsion batch; `Recipe()` has one a sample.
+The paper's form: one kernel over the whole repulsion batch, heads that see the penultimate features alone.
 """
 
 PAPER_TRAINING = {"epochs": 30, "lr": 1e-4, "decay": "none", "strength": 0.1, "prior_std": 1.0}

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset
 from tqdm import tqdm
 
-from repulse.backbone.batches import feeding, labelled, to_device
+from repulse.backbone.batches import feeding, labelled, tensors_of, to_device
 from repulse.backbone.features import Features, compute_features, first_batch
 from repulse.backbone.split import Backbone, split, unwrap
 from repulse.ensemble import Ensemble
@@ -171,8 +171,8 @@ def _resolve(repulsion: Any, inputs: Any, recipe: Recipe) -> Source | Iterable[A
         if repulsion != AUTO:
             wanted = "'auto', None, a source, a loader or a tensor of features"
             raise RecipeError(expected("repulsion", wanted, repr(repulsion)))
-        one = isinstance(inputs, Tensor)
-        if one and inputs.ndim == 4 and inputs.is_floating_point() and min(inputs.shape[2:]) >= 4:
+        floats = [value for _, value in tensors_of(inputs) if value.is_floating_point()]
+        if len(floats) == 1 and floats[0].ndim == 4 and min(floats[0].shape[2:]) >= 4:
             return SyntheticImages()
         warnings.warn(
             "Inputs are not float images, so `repulsion='auto'` repels nowhere: this is a plain last-layer "
@@ -194,9 +194,9 @@ def _say(backbone: Backbone, chosen: Any) -> None:
     ending = backbone.ending.in_words()
     lines = [f"heads take the place of {backbone.ending}" + (f", {ending}" if ending else "")]
     if backbone.taps:
-        lines.append("and see taps at " + ", ".join(tap.name for tap in backbone.taps))
+        lines.append("they also see " + ", ".join(tap.name for tap in backbone.taps))
     if chosen is not None:
-        lines.append(f"repelling on {chosen}")
+        lines.append(f"they repel each other on {chosen}")
     tqdm.write("repulse: " + "; ".join(lines), file=sys.stderr)
 
 

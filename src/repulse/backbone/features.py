@@ -23,7 +23,6 @@ from repulse.backbone.split import Backbone
 from repulse.backbone.store import MEMORY_LIMIT, CachedStore, Store, locked
 from repulse.errors import DataError, RepulsionError, expected
 from repulse.repulsion import Source
-from repulse.repulsion.source import draw
 
 
 @dataclass(frozen=True)
@@ -142,9 +141,8 @@ def _training_pass(
         wanted = plan.samples if total is None else -(-plan.samples * (i + 1) // total)  # spread over all batches
         alone = size_of(inputs) == 1 and made.rows > 0  # sources may need company
         if wanted > made.rows and not alone and not made.covers(key):
-            if not isinstance(inputs, Tensor):
-                raise RepulsionError(expected("inputs", f"one tensor for {source}", f"a {type(inputs).__name__}"))
-            drawn = draw(source, inputs.to(plan.device), torch.Generator().manual_seed(_mixed(plan.seed, i)))
+            generator = torch.Generator().manual_seed(_mixed(plan.seed, i))
+            drawn = source.sample_inputs(to_device(inputs, plan.device), generator)
             made.append(key, _features(plan, drawn, f"samples of {source}", RepulsionError))
     if not train.rows:
         raise DataError(expected("data", "at least one batch", "none"))

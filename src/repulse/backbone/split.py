@@ -205,15 +205,14 @@ def _without_repeats(features: Tensor, width: int, taps: Sequence[Tap]) -> list[
     kept = []
     start = width
     for tap in taps:
-        means = features[:, start : start + tap.columns // 2]
+        channels = tap.columns // 2 if tap.reads == "both" else tap.columns
+        means = features[:, start : start + channels]
         start += tap.columns
-        if (
-            tap.layout != "vector"
-            and means.shape[1] == width
-            and torch.allclose(means, features[:, :width], 1e-3, 1e-5)
-        ):
-            tap = Tap(tap.name, tap.layout, tap.columns // 2, deviation_only=True)  # noqa: PLW2901
-        kept.append(tap)
+        repeats = channels == width and torch.allclose(means, features[:, :width], rtol=1e-3, atol=1e-5)
+        if not repeats:
+            kept.append(tap)
+        elif tap.reads == "both":
+            kept.append(Tap(tap.name, tap.layout, channels, "deviation"))
     return kept
 
 

@@ -15,7 +15,7 @@ def cifar10(root: str | Path, split: str = "train") -> tuple[Tensor, Tensor]:
     """CIFAR-10, binary layout: 50,000 training and 10,000 test images with their labels."""
     check_choice("split", split, ("train", "test"))
     names = [f"data_batch_{i}.bin" for i in range(1, 6)] if split == "train" else ["test_batch.bin"]
-    paths = [_existing(root, f"cifar-10-batches-bin/{name}") for name in names]
+    paths = [existing(root, f"cifar-10-batches-bin/{name}") for name in names]
     raw = np.concatenate([np.fromfile(path, dtype=np.uint8).reshape(-1, 3073) for path in paths])
     return torch.from_numpy(raw[:, 1:].reshape(-1, 3, 32, 32).copy()), torch.from_numpy(raw[:, 0].astype(np.int64))
 
@@ -28,7 +28,7 @@ def tiny_imagenet(root: str | Path, part: str) -> Tensor:
         part: "repulsion" for the first 100 classes, "evaluation" for the last 100.
     """
     check_choice("part", part, ("repulsion", "evaluation"))
-    with np.load(_existing(root, "files/tiny_imagenet_val_32x32.npz"), allow_pickle=False) as file:
+    with np.load(existing(root, "files/tiny_imagenet_val_32x32.npz"), allow_pickle=False) as file:
         images, names = file["x"], file["wnid"]
     first = np.isin(names, np.unique(names)[:100])
     return _channels_first(images[first if part == "repulsion" else ~first])
@@ -36,7 +36,7 @@ def tiny_imagenet(root: str | Path, part: str) -> Tensor:
 
 def textures(root: str | Path) -> Tensor:
     """Ten classes of the Describable Textures at 32 x 32."""
-    with np.load(_existing(root, "files/dtd_10_classes_32x32.npz"), allow_pickle=False) as file:
+    with np.load(existing(root, "files/dtd_10_classes_32x32.npz"), allow_pickle=False) as file:
         return _channels_first(file["x"])
 
 
@@ -50,7 +50,7 @@ def _channels_first(images: np.ndarray) -> Tensor:
     return torch.from_numpy(images.transpose(0, 3, 1, 2).copy())
 
 
-def _existing(root: str | Path, name: str) -> Path:
+def existing(root: str | Path, name: str) -> Path:
     path = Path(root) / name
     if not path.is_file():
         raise DataError(

@@ -166,6 +166,7 @@ def feature_scaling(features: Tensor, taps: int = 0, tap_scale: float = 1.0) -> 
 
 
 def _run(particles: Particles, problem: Problem, recipe: Recipe, progress: bool, finish=lambda: None) -> None:
+    recipe = recipe.replace(strength=recipe.strength_for(getattr(problem.task, "classes", None)))
     diverged = None
     try:
         with torch.inference_mode(False), torch.enable_grad():  # whatever the caller's mode is

@@ -96,6 +96,7 @@ class _Loop:
     def __init__(self, particles: Particles, problem: Problem, recipe: Recipe, steps: int, total: int) -> None:
         self.particles, self.problem, self.recipe = particles, problem, recipe
         self.steps, self.total, self.step = steps, total, 0
+        self.strength = recipe.strength_for(getattr(problem.task, "classes", None))
         self.parameters: list[Tensor] = list(particles.parameters())
         fused = all(p.device.type in ("cpu", "cuda") for p in self.parameters)
         self.optimizer = torch.optim.Adam(self.parameters, lr=recipe.lr, fused=fused)
@@ -129,7 +130,7 @@ class _Loop:
         progress = self.step / self.total
         if recipe.decay == "cosine":
             self.optimizer.param_groups[0]["lr"] = recipe.lr * 0.5 * (1 + math.cos(math.pi * progress))
-        strength = recipe.strength * ramp(recipe.schedule, progress)
+        strength = self.strength * ramp(recipe.schedule, progress)
         batch = next(self.batches)
         x, y = problem.prepare(problem.x[batch]), problem.y[batch]
         r = None
@@ -149,7 +150,7 @@ def compute_forces(
     """Likelihood and prior on the training batch, repulsion on the repulsion batch, for one step."""
     repulsion_outputs = None if r is None else particles(r)
     repulsion, pairs = None, None
-    if particles.count > 1 and recipe.strength > 0 and recipe.space != "none":
+    if particles.count > 1 and recipe.strength != 0 and recipe.space != "none":
         if recipe.space == "parameters":
             compared, how = particles.vectors(), "jointly"
         else:

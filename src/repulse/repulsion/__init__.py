@@ -11,6 +11,7 @@ from repulse.repulsion.phase_scramble import PhaseScramble
 from repulse.repulsion.source import Mixture, Source, TrainingData
 from repulse.repulsion.synthetic import Mixup, Noise, UniformBox
 from repulse.repulsion.synthetic_images import SyntheticImages
+from repulse.repulsion.warps import Shear, Swirl
 
 __all__ = [
     "DeadLeaves",
@@ -19,7 +20,9 @@ __all__ = [
     "Noise",
     "PatchShuffle",
     "PhaseScramble",
+    "Shear",
     "Source",
+    "Swirl",
     "SyntheticImages",
     "TrainingData",
     "UniformBox",

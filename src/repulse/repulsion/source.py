@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -23,6 +24,21 @@ class Source(ABC):
             generator: on the CPU; the only source of randomness.
         """
 
+    def sample_inputs(self, inputs: Any, generator: torch.Generator) -> Any:
+        """Samples for inputs in any form: in a mapping or a tuple, the one tensor of floats is replaced."""
+        if isinstance(inputs, Tensor):
+            return draw(self, inputs, generator)
+        items = inputs.items() if isinstance(inputs, Mapping) else enumerate(inputs)
+        floats = [key for key, value in items if isinstance(value, Tensor) and value.is_floating_point()]
+        if len(floats) != 1:
+            got = f"{len(floats)} in a {type(inputs).__name__}"
+            raise RepulsionError(expected("inputs", f"one tensor of floats for {self}", got))
+        (key,) = floats
+        drawn = draw(self, inputs[key], generator)
+        if isinstance(inputs, Mapping):
+            return {**inputs, key: drawn}
+        return tuple(drawn if i == key else value for i, value in enumerate(inputs))
+
     def __repr__(self) -> str:
         return f"{type(self).__name__}()"
 
@@ -32,6 +48,9 @@ class TrainingData(Source):
 
     def sample(self, batch: Tensor, generator: torch.Generator) -> Tensor:
         return batch
+
+    def sample_inputs(self, inputs: Any, generator: torch.Generator) -> Any:
+        return inputs
 
 
 class Mixture(Source):

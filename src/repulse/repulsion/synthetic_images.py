@@ -5,13 +5,17 @@ from __future__ import annotations
 from repulse.repulsion.dead_leaves import DeadLeaves
 from repulse.repulsion.phase_scramble import PhaseScramble
 from repulse.repulsion.source import Mixture
+from repulse.repulsion.warps import Shear, Swirl
 
 
 class SyntheticImages(Mixture):
-    """Dead leaves and phase-scrambled training images, half each; what `retrofit` takes for images if not told."""
+    """Dead leaves, phase-scrambled, swirled and sheared training images, a quarter each: what `retrofit` takes itself.
+
+    Images of nothing with the edges of natural ones, with their frequencies, and with their textures.
+    """
 
     def __init__(self) -> None:
-        super().__init__([DeadLeaves(), PhaseScramble()])
+        super().__init__([DeadLeaves(), PhaseScramble(), Swirl(), Shear()])
 
     def __repr__(self) -> str:
-        return "SyntheticImages(dead leaves, phase scramble)"
+        return "SyntheticImages(dead leaves, phase scramble, swirl, shear)"
