@@ -7,6 +7,7 @@ part of a tick later, can so kill it between any two steps, however busy the mac
 
 from __future__ import annotations
 
+import builtins
 import io
 import json
 import os
@@ -18,7 +19,7 @@ import sys
 import tempfile
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -266,20 +267,30 @@ def _become_nobody() -> None:
 
 
 def _tick_in(folder: str) -> None:
-    """Tick before everything that is done to the files of a folder."""
+    """Tick before everything that is done to the files of a folder, and after each is opened."""
 
-    def on(event: str, details: tuple[Any, ...]) -> None:
-        if details and isinstance(details[0], str | Path) and str(details[0]).startswith(folder):
+    def inside(path: object) -> bool:
+        return isinstance(path, str | Path) and str(path).startswith(folder)
+
+    def opening(call: Callable[..., Any]) -> Callable[..., Any]:
+        def opened(path: Any, *settings: Any, **named: Any) -> Any:
+            file = call(path, *settings, **named)
+            if inside(path):
+                tick()
+            return file
+
+        return opened
+
+    def syncing(call: Callable[[int], None]) -> Callable[[int], None]:
+        def synced(file: int) -> None:
             tick()
+            call(file)
 
-    sync = os.fsync
+        return synced
 
-    def synced(file: int) -> None:
-        tick()
-        sync(file)
-
-    os.fsync = synced
-    sys.addaudithook(on)
+    builtins.open = io.open = opening(io.open)
+    os.open, os.fsync = opening(os.open), syncing(os.fsync)
+    sys.addaudithook(lambda event, details: tick() if details and inside(details[0]) else None)
 
 
 def _child(task: str, linger: bool, stall: int, arguments: dict[str, Any], ticks: int, answer: int) -> None:

@@ -581,12 +581,13 @@ def test_two_processes_that_build_at_once_share_the_work(folder, children, kept,
     assert files(folder) == files(kept)
 
 
-def test_a_process_that_waits_takes_over_from_one_that_is_killed(folder, children, kept):
-    first = children.start("build", folder=str(folder), stall=75)
+def test_a_process_that_waits_takes_over_from_one_that_is_killed(folder, children, kept, tmp_path):
+    late = 3 * children.run("build", folder=str(tmp_path / "other"))["ticks"] // 4
+    first = children.start("build", folder=str(folder), stall=late)
     while not batches_in(folder):
         time.sleep(0.01)
     second = children.start("build", folder=str(folder))
-    assert children.end(first, tick=75, later=100)["signal"] == signal.SIGKILL
+    assert children.end(first, tick=late, later=100)["signal"] == signal.SIGKILL
     ended = children.end(second)
     assert "waiting for another process" in ended["stderr"]
     assert 1 < ended["passes"] < ALL

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import http.server
 import io
+import json
 import tarfile
 import threading
 from functools import partial
@@ -15,6 +17,8 @@ import torch
 
 from repulse.data.fetch import REMOTES, Remote, fetch, missing
 from repulse.data.images import cifar10, normalise, textures, tiny_imagenet
+from repulse.data.mnist import blend, fashion_mnist, mnist, notmnist
+from repulse.data.text import clinc150
 from repulse.errors import DataError
 
 
@@ -135,3 +139,72 @@ def test_tiny_imagenet_halves_share_no_class(tmp_path):
 def test_normalise():
     images = torch.tensor([0, 255], dtype=torch.uint8).view(2, 1, 1, 1)
     assert normalise(images, (0.5,), (0.25,)).flatten().tolist() == [-2.0, 2.0]
+
+
+def test_a_gzipped_file_is_unpacked_and_checked(server, tmp_path):
+    folder, url = server
+    (folder / "images.gz").write_bytes(gzip.compress(b"good"))
+    (folder / "plain.gz").write_bytes(b"good")
+    remote = Remote("images", f"{url}/images.gz", {"raw/images": sha256(b"good")}, gzipped=True)
+    fetch(remote, tmp_path / "data", progress=False)
+    assert (tmp_path / "data/raw/images").read_bytes() == b"good"
+    with pytest.raises(DataError, match="packed with gzip"):
+        fetch(Remote("images", f"{url}/plain.gz", {"x": sha256(b"good")}, gzipped=True), tmp_path / "d", progress=False)
+    assert left(tmp_path / "d") == []
+
+
+def idx(values: np.ndarray) -> bytes:
+    return bytes([0, 0, 8, values.ndim]) + np.array(values.shape, dtype=">u4").tobytes() + values.tobytes()
+
+
+def test_mnist_and_its_kin_are_read_in_the_idx_format(tmp_path):
+    images = np.arange(2 * 28 * 28, dtype=np.int64).astype(np.uint8).reshape(2, 28, 28)
+    labels = np.array([3, 9], dtype=np.uint8)
+    for name, packed in (("MNIST", False), ("FashionMNIST", True)):
+        raw = tmp_path / name / "raw"
+        raw.mkdir(parents=True)
+        for kind, values in (("images-idx3", images), ("labels-idx1", labels)):
+            content = idx(values)
+            path = raw / f"t10k-{kind}-ubyte{'.gz' if packed else ''}"
+            path.write_bytes(gzip.compress(content) if packed else content)
+    for read in (mnist, fashion_mnist):
+        x, y = read(tmp_path, "test")
+        assert x.shape == (2, 1, 28, 28)
+        assert torch.equal(x[:, 0], torch.from_numpy(images))
+        assert y.tolist() == [3, 9]
+    (tmp_path / "MNIST/raw/t10k-images-idx3-ubyte").write_bytes(idx(images)[:-1])
+    with pytest.raises(DataError, match="idx format"):
+        mnist(tmp_path, "test")
+    with pytest.raises(DataError, match="make data"):
+        notmnist(tmp_path)
+
+
+def test_blends_are_of_two_classes_and_take_one_of_their_labels():
+    labels = torch.arange(10).repeat(5)
+    images = (labels * 20).to(torch.uint8).view(-1, 1, 1, 1).expand(-1, 1, 4, 4).clone()
+    mixed, drawn = blend(images, labels, 200, torch.Generator().manual_seed(0))
+    assert mixed.shape == (200, 1, 4, 4)
+    assert mixed.dtype == torch.uint8
+    assert len(drawn.unique()) == 10
+    again, _ = blend(images, labels, 200, torch.Generator().manual_seed(0))
+    assert torch.equal(mixed, again)
+
+
+def test_clinc150_is_read_and_labels_name_intents(tmp_path):
+    folder = tmp_path / "files" / "clinc150"
+    folder.mkdir(parents=True)
+    with pytest.raises(DataError, match="make data"):
+        clinc150(tmp_path)
+    parts = {
+        "train": [["play it", "music"], ["rain?", "weather"], ["song", "music"]],
+        "test": [["snow?", "weather"]],
+        "oos_test": [["who am I", "oos"]],
+    }
+    (folder / "data_full.json").write_text(json.dumps(parts))
+    (folder / "all_wiki_sents.txt").write_text("One sentence.\n\nAnother one.\n")
+    data = clinc150(tmp_path)
+    assert data.intents == ["music", "weather"]
+    assert data.train_labels.tolist() == [0, 1, 0]
+    assert data.test_labels.tolist() == [1]
+    assert data.out_of_scope == ["who am I"]
+    assert data.wikipedia == ["One sentence.", "Another one."]

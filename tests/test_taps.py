@@ -70,34 +70,54 @@ def test_a_vector_is_read_as_it_is():
     assert torch.equal(Tap("here", "vector", 6).read(values, torch.zeros(3, 6)), values)
 
 
-@pytest.mark.parametrize("layout", ["channels_first", "channels_last"])
-def test_what_the_mask_leaves_out_is_not_read(layout):
-    values, lengths = normal(3, 5, 7), [7, 4, 1]
+@pytest.mark.parametrize("reads", ["both", "mean", "deviation"])
+def test_tokens_that_the_mask_leaves_out_are_not_read(reads):
+    values, lengths = normal(3, 7, 5), [7, 4, 2]
     mask = (torch.arange(7) < torch.tensor(lengths).unsqueeze(1)).long()
-    rows = [naive([channel[:n] for channel in sample]) for sample, n in zip(values.tolist(), lengths, strict=True)]
-    wanted = torch.tensor([means + deviations for means, deviations in rows])
-    shown = values if layout == "channels_first" else values.mT
-    read = Tap("here", layout, 10).read(shown, mask)
-    torch.testing.assert_close(read, wanted, rtol=1e-5, atol=2e-6)
-    spoilt = torch.where(mask.unsqueeze(1) > 0, values, 1e6)
-    again = Tap("here", layout, 10).read(spoilt if layout == "channels_first" else spoilt.mT, mask)
-    torch.testing.assert_close(again, read)
+    rows = [naive([c[:n] for c in sample]) for sample, n in zip(values.mT.tolist(), lengths, strict=True)]
+    wanted = torch.tensor([{"both": m + d, "mean": m, "deviation": d}[reads] for m, d in rows])
+    tap = Tap("here", "channels_last", wanted.shape[1], reads)
+    torch.testing.assert_close(tap.read(values, mask), wanted, rtol=1e-4, atol=1e-5)
+    spoilt = torch.where(mask.unsqueeze(2) > 0, values, 1e6)
+    torch.testing.assert_close(tap.read(spoilt, mask), wanted, rtol=1e-4, atol=1e-5)
 
 
 def test_a_mask_of_other_positions_is_no_mask():
-    values = normal(3, 5, 7)
-    tap = Tap("here", "channels_first", 10)
+    values = normal(3, 7, 5)
+    tap = Tap("here", "channels_last", 10)
     assert torch.equal(tap.read(values, torch.zeros(3, 6)), tap.read(values, None))
 
 
+@pytest.mark.parametrize("value", [0.0, 4.0, -4e3])
 @pytest.mark.parametrize("masked", [False, True], ids=["all", "masked"])
-def test_a_channel_that_does_not_vary_has_no_deviation_and_a_finite_slope(masked):
-    values = torch.full((2, 3, 6), 4.0, requires_grad=True)
+def test_a_channel_that_does_not_vary_has_no_deviation_and_a_finite_slope(masked, value):
+    """No deviation beside the thousandth of its size that it is known to."""
+    values = torch.full((2, 6, 3), value, requires_grad=True)
     mask = torch.tensor([[1, 1, 1, 0, 0, 0], [0, 0, 0, 0, 0, 0]]) if masked else None
-    read = Tap("here", "channels_first", 6).read(values, mask)
-    assert read[:, 3:].abs().max() < 1e-5
+    read = Tap("here", "channels_last", 6).read(values, mask)
+    assert read[:, 3:].abs().max() <= 1.01e-3 * abs(value) + 1e-5
     read.sum().backward()
     assert bool(values.grad.isfinite().all())
+
+
+def test_small_deviations_beside_large_means_are_seen():
+    """Down to a hundredth of the mean, in single precision."""
+    values = 50 + 0.5 * normal(2, 5, 100)
+    wanted = values.double().std(dim=2, correction=0).float()
+    torch.testing.assert_close(
+        Tap("here", "channels_first", 5, "deviation").read(values, None), wanted, rtol=0.02, atol=0
+    )
+
+
+@pytest.mark.parametrize("layout", ["channels_first", "channels_last"])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_large_maps_of_short_floats_are_read_without_overflow(dtype, layout):
+    """Sums over a hundred by a hundred pixels, and squares of them, are more than half precision can hold."""
+    values = (6 + 2 * normal(2, 3, 100, 100)).to(dtype)
+    deviation, mean = torch.std_mean(values.float(), dim=(2, 3), correction=0)
+    shown = values if layout == "channels_first" else values.movedim(1, -1)
+    read = Tap("here", layout, 6).read(shown, None).float()
+    torch.testing.assert_close(read, torch.cat([mean, deviation], dim=1), rtol=0.02, atol=0.0)
 
 
 def test_what_is_no_tensor_cannot_be_tapped():

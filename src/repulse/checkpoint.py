@@ -11,12 +11,17 @@ afterwards: whenever a save is cut short, the folder holds the old ensemble or t
 from __future__ import annotations
 
 import dataclasses
+import getpass
 import hashlib
 import json
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+from filelock import FileLock
 from safetensors import SafetensorError
 from safetensors import torch as safetensors
 from torch import nn
@@ -57,21 +62,26 @@ def save(ensemble: Ensemble, folder: str | Path) -> Path:
         "recipe": None if heads.recipe is None else dataclasses.asdict(heads.recipe),
         "network": {**architecture_of(backbone.model), "weights": weights_of(backbone.model)},
         "ending": dataclasses.asdict(backbone.ending),
+        "several": backbone.several,
         "taps": [dataclasses.asdict(tap) for tap in backbone.taps],
         "repulsion": ensemble.repulsion,
         "class_names": ensemble.class_names,
         "history": [dataclasses.asdict(epoch) for epoch in heads.history],
     }
     try:
+        text = _text({**about, "digest": _digest(about)})
+    except ValueError as reason:
+        raise CheckpointError(expected("the history of the fit", "of finite numbers", reason)) from reason
+    try:
         if folder.exists() and not folder.is_dir():
             raise NotADirectoryError(20, "it is a file")
-        write_whole(file, weights)
-        write_whole(folder / ABOUT, _text({**about, "digest": _digest(about)}))
-        for stale in folder.glob("heads-*.safetensors"):
-            if stale != file:
-                stale.unlink(missing_ok=True)
-        for path in (*folder.glob(".heads-*"), folder / ABOUT):
-            path.unlink(missing_ok=True) if path.name != ABOUT else sweep(path)
+        with _alone(folder):
+            write_whole(file, weights)
+            write_whole(folder / ABOUT, text)
+            sweep(folder / ABOUT)
+            for stale in (*folder.glob("heads-*.safetensors"), *folder.glob(".heads-*.safetensors.*")):
+                if stale != file:
+                    stale.unlink(missing_ok=True)
     except OSError as reason:
         got = f"{folder}, where {reason.strerror or reason}"
         raise CheckpointError(expected("folder", "a folder that can be written to", got)) from reason
@@ -98,19 +108,23 @@ def load(folder: str | Path, model: nn.Module) -> Ensemble:
     try:
         task = dict(about["task"])
         task = TASKS[task.pop("kind")](**task)
-        recipe = None if about["recipe"] is None else Recipe(**about["recipe"])
-        ending, taps = Ending(**about["ending"]), [Tap(**tap) for tap in about["taps"]]
+        recipe = None if about["recipe"] is None else Recipe(**_tuples(about["recipe"]))
+        ending, taps = Ending(**_tuples(about["ending"])), [Tap(**tap) for tap in about["taps"]]
         history = tuple(Epoch(**epoch) for epoch in about["history"])
         heads = Heads(
-            about["heads"]["count"], about["heads"]["features"], task, () if recipe is None else recipe.hidden
+            about["heads"]["count"],
+            about["heads"]["features"],
+            task,
+            () if recipe is None else recipe.hidden,
+            torch.Generator(),  # not the caller's
         )
-        heads.load_state_dict(_weights(folder, about["heads"]))
+        heads.load_state_dict(_weights(folder, about["heads"]), assign=True)  # of the type they were saved in
         layers = [model.get_submodule(name) for name in ending.layers]
-        names, repulsion = about["class_names"], about["repulsion"]
+        names, repulsion, several = about["class_names"], about["repulsion"], about["several"]
     except (KeyError, TypeError, AttributeError, RecipeError, RuntimeError) as reason:
         got = f"entries that make no sense: {reason}"
         raise CheckpointError(expected(str(folder / ABOUT), "as `save` wrote it", got)) from reason
-    backbone = Backbone(model, ending, taps)
+    backbone = Backbone(model, ending, taps, several)
     if not all(map(is_last_layer, layers)) or backbone.width != heads.features:
         got = f"{backbone.width} from this network"
         raise CheckpointError(expected("features", f"{heads.features}, as the heads take", got))
@@ -128,14 +142,18 @@ def _read(folder: Path) -> dict[str, Any]:
     except OSError as reason:
         got = f"{folder}, where {reason.strerror or reason}"
         raise CheckpointError(expected("folder", f"one that `save` wrote, with {ABOUT} in it", got)) from reason
-    except ValueError as reason:
+    except (ValueError, RecursionError) as reason:
         raise CheckpointError(expected(str(path), "whole", f"something that is no JSON ({reason})")) from reason
     if not isinstance(about, dict) or about.get("format") != FORMAT:
         found = about.get("format") if isinstance(about, dict) else type(about).__name__
         got = f"{found!r}; a newer repulse may read it"
         raise CheckpointError(expected(f"the format of {path}", str(FORMAT), got))
     digest = about.pop("digest", None)
-    if digest != _digest(about):
+    try:
+        whole = digest == _digest(about)
+    except ValueError:  # NaN, or half a character: `save` writes neither
+        whole = False
+    if not whole:
         raise CheckpointError(expected(str(path), "as `save` wrote it", "one that was changed since"))
     return about
 
@@ -169,6 +187,21 @@ def _check_network(saved: dict[str, str], model: nn.Module) -> None:
     if weights_of(model) != saved["weights"]:
         got = "the same architecture with other weights"
         raise CheckpointError(expected("model", f"the {saved['class']} the heads were fitted on", got))
+
+
+def _tuples(fields: dict[str, Any]) -> dict[str, Any]:
+    """JSON knows no tuples."""
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in fields.items()}
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """One save at a time into a folder; the lock is elsewhere, so that the folder holds what was saved and no more."""
+    name = hashlib.sha256(f"{getpass.getuser()}|{folder.resolve()}".encode()).hexdigest()[:24]
+    with ExitStack() as stack:
+        with suppress(OSError):  # where there is no room for locks, saves must not meet
+            stack.enter_context(FileLock(Path(tempfile.gettempdir()) / f"repulse-save-{name}.lock"))
+        yield
 
 
 def _text(about: dict[str, Any]) -> str:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from tqdm import tqdm
 
 from repulse import checkpoint
-from repulse.backbone.batches import feeding, inputs_of, size_of, tensors_of, to_device
+from repulse.backbone.batches import feeding, inputs_of, is_several, size_of, tensors_of, to_device
 from repulse.backbone.split import Backbone
 from repulse.errors import DataError, expected
 from repulse.particles.heads import Heads
@@ -73,7 +73,7 @@ class Ensemble(nn.Module):
         In place of a single logit, the log of the odds `(B, 1)`; for regression the mean `(B, 1)`.
         """
         x = named if named else inputs[0] if len(inputs) == 1 else inputs
-        outputs = self.heads(self.backbone(inputs_of(x, "x") if named else x))
+        outputs = self.heads(self.backbone(inputs_of(x, "x") if isinstance(x, Mapping) else x))
         if not isinstance(self.heads.task, Classification):
             return outputs[..., :1].mean(dim=0)
         log_probs = mean_log_probs(outputs.log_softmax(dim=-1))
@@ -87,12 +87,13 @@ class Ensemble(nn.Module):
                 gives it, or a whole loader (a list of tensors that are all inputs is a loader).
             progress: show a bar over a loader when it takes more than two seconds.
         """
-        if isinstance(x, Tensor | Mapping) or _is_batch(x):
-            return self._predict(inputs_of(x, "x"))
+        several = self.backbone.several
+        if isinstance(x, Tensor | Mapping) or _is_batch(x, several):
+            return self._predict(inputs_of(x, "x", several=several))
         if not isinstance(x, Iterable):
             raise DataError(expected("x", "inputs, a batch or a loader", type(x).__name__))
         bar = tqdm(x, desc="predicting", unit="batch", delay=2.0, disable=not progress, leave=False)
-        parts = [self._predict(inputs_of(batch)) for batch in bar]
+        parts = [self._predict(inputs_of(batch, f"batch {i} of `x`", several=several)) for i, batch in enumerate(bar)]
         if not parts:
             raise DataError(expected("x", "a loader of at least one batch", "none"))
         return Prediction.cat(parts)
@@ -124,12 +125,14 @@ class Ensemble(nn.Module):
         )
 
 
-def _is_batch(x: Any) -> bool:
-    """Whether a sequence is one batch `(inputs, targets, ...)` rather than a list of batches."""
+def _is_batch(x: Any, several: int | None) -> bool:
+    """Whether a sequence is one batch `(inputs, targets, ...)`, or several inputs, rather than a list of batches."""
     if not isinstance(x, tuple | list) or not x:
         return False
-    if isinstance(x, tuple) and isinstance(x[0], Mapping | tuple) and tensors_of(x[0]):
-        return len(x) == 1 or (isinstance(x[1], Tensor) and len(x[1]) == size_of(x[0]))
+    if is_several(x, several):
+        return True
+    if isinstance(x[0], Mapping | tuple | list):
+        return len(x) > 1 and isinstance(x[1], Tensor) and bool(tensors_of(x[0])) and len(x[1]) == size_of(x[0])
     if not isinstance(x[0], Tensor):
         return False
     if len(x) == 1 or not isinstance(x[1], Tensor) or x[1].shape[1:] != x[0].shape[1:]:

@@ -50,8 +50,8 @@ class Recipe:
             taken per coordinate: `exp(-mean((x_i - x_j)^2) / bandwidth)` for the rbf kernel.
         strength: weight of the repulsion beside the mean log-likelihood. The exact posterior has 1/N, which no
             training of realistic length can see; 0.001 to 1 is the useful range. "auto" is 0.03 for up to ten classes
-            and 0.3 over their number beyond, because with many classes it is cheap to disagree and the same strength
-            does harm. The recipe of fitted heads holds the number.
+            and `0.03 (10 / classes)^1.5` for more, because with many classes it is cheap to disagree and the same
+            strength does harm. The recipe of fitted heads holds the number.
         schedule: strength over the fit: "constant", "linear" (grows over the first half), "tanh" or "cyclic".
         prior: "weights" (Gaussian on the parameters) or "function" (the Gaussian process that linear heads with that
             weight prior are, scored on the repulsion samples).
@@ -85,7 +85,7 @@ class Recipe:
     strength: str | float = "auto"
     schedule: str = "constant"
     prior: str = "weights"
-    prior_std: float = 0.3
+    prior_std: float = 0.5
     init: str = "random"
     epochs: int | None = None
     lr: float = 7e-4
@@ -110,7 +110,9 @@ class Recipe:
             check_choice("bandwidth", self.bandwidth, BANDWIDTHS)
         else:
             check_number("bandwidth", self.bandwidth, positive=True)
-        if self.strength != "auto":
+        if isinstance(self.strength, str):
+            check_choice("strength", self.strength, ("auto",))
+        else:
             check_number("strength", self.strength, positive=False)
         for name in ("prior_std", "lr", "tap_scale"):
             check_number(name, getattr(self, name), positive=True)
@@ -127,11 +129,11 @@ class Recipe:
         """The strength as a number, for so many classes (None for regression).
 
         Examples:
-            >>> Recipe().strength_for(10), Recipe().strength_for(150), Recipe(strength=0.1).strength_for(150)
-            (0.03, 0.002, 0.1)
+            >>> Recipe().strength_for(10), Recipe().strength_for(1000), Recipe(strength=0.1).strength_for(1000)
+            (0.03, 3e-05, 0.1)
         """
         if isinstance(self.strength, str):
-            return 0.03 * min(1.0, 10 / (classes or 1))
+            return 0.03 * min(1.0, 10 / (classes or 1)) ** 1.5
         return self.strength
 
     def replace(self, **changes: Any) -> Recipe:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -72,7 +72,8 @@ def retrofit(
         progress: show bars, and say what was found and chosen.
     """
     recipe = check_recipe(recipe)
-    recipe = recipe if layers is None else recipe.replace(layers=layers)
+    if layers is not None:
+        recipe = recipe.replace(layers=tuple(layers) if isinstance(layers, list) else layers)
     check_positive_integer("augmentations", augmentations)
     if not isinstance(model, nn.Module):
         raise BackboneError(expected("model", "a `torch.nn.Module`", type(model).__name__))
@@ -120,7 +121,7 @@ def _first(data: Iterable[Any], recipe: Recipe) -> Any:
     if isinstance(data, Dataset) or not isinstance(data, Iterable):
         got = f"a {type(data).__name__}; wrap a data set in `DataLoader(dataset, batch_size=128)`"
         raise DataError(expected("data", "batches of (inputs, targets)", got))
-    if iter(data) is data:
+    if isinstance(data, Iterator):
         raise DataError(expected("data", "batches that can be read twice, such as a list or a loader", "an iterator"))
     return first_batch(data, recipe.seed)
 

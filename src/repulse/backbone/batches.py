@@ -23,9 +23,16 @@ TARGETS = ("labels", "label", "targets", "target")
 FORMS = "a tensor, a mapping of tensors, or a tuple that starts with one"
 
 
-def inputs_of(batch: Any, name: str = "each batch", error: type[DataError] = DataError) -> Any:
-    """The inputs of a batch: the batch itself without its targets, or its first element."""
-    inputs = batch[0] if isinstance(batch, tuple | list) and batch else batch
+def inputs_of(
+    batch: Any, name: str = "each batch", error: type[DataError] = DataError, several: int | None = None
+) -> Any:
+    """The inputs of a batch: the batch itself without its targets, or its first element.
+
+    If the model takes `several` tensors, that many of them are inputs, not inputs and what belongs to them.
+    """
+    inputs = batch
+    if isinstance(batch, tuple | list) and batch and not is_several(batch, several):
+        inputs = batch[0]
     if isinstance(inputs, Mapping):
         inputs = {key: value for key, value in inputs.items() if key not in TARGETS}
     elif isinstance(inputs, list):
@@ -47,11 +54,23 @@ def labelled(batch: Any, i: int) -> tuple[Any, Tensor]:
         raise DataError(expected(name, wanted, _form(batch)))
     inputs = inputs_of(batch, name)
     size = size_of(inputs)
+    if not size:
+        raise DataError(expected(name, "non-empty", _form(tensors_of(inputs)[0][1])))
     if not target.ndim or len(target) != size:
         raise DataError(expected(f"the targets of batch {i}", f"{size}, one an input", f"shape {tuple(target.shape)}"))
     if target.is_floating_point() and not bool(torch.isfinite(target).all()):
         raise DataError(expected(f"the targets of batch {i}", "finite", "NaN or infinite values"))
     return inputs, target
+
+
+def is_several(batch: Any, several: int | None) -> bool:
+    """Whether a sequence is what a model of several inputs takes."""
+    return (
+        several is not None
+        and isinstance(batch, tuple | list)
+        and len(batch) == several
+        and all(isinstance(part, Tensor) for part in batch)
+    )
 
 
 def tensors_of(inputs: Any) -> list[tuple[str, Tensor]]:
@@ -156,7 +175,7 @@ def _has_tensor(inputs: Any) -> bool:
 def _form(batch: Any) -> str:
     """What came, in words."""
     if isinstance(batch, Tensor):
-        return f"shape {tuple(batch.shape)}"
+        return f"a tensor of shape {tuple(batch.shape)}"
     if isinstance(batch, Mapping):
         return "a mapping of " + (", ".join(map(str, list(batch)[:6])) or "nothing")
     if isinstance(batch, tuple | list):

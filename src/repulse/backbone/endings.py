@@ -99,6 +99,9 @@ def pool(
 ) -> Float[Tensor, "B d"]:
     """The features that one head needs: pooled as the network pools the outputs of its layer."""
     if ending.pooling == "none":
+        if features.shape[1] != 1:
+            got = f"{features.shape[1]}; show `retrofit` a batch of inputs as large as these"
+            raise BackboneError(expected(f"positions at {ending}", "one, as in the first batch", got))
         return features[:, 0]
     if ending.pooling == "mean":
         return features.mean(dim=1)
@@ -124,20 +127,20 @@ def recognise(names: Sequence[str], layers: Sequence[nn.Module], ran: Sequence[C
     z = torch.stack([positions(value, layer) for value, layer in zip(outputs, layers, strict=True)]).mean(dim=0)
     if logits.numel() != len(logits) * z.shape[-1] or len(z) != len(logits):
         return None
-    if not _equal(nn.functional.linear(h, *weights_of(*layers)), z):
+    if not equal(nn.functional.linear(h, *weights_of(*layers)), z):
         return None
     flat = logits.reshape(len(logits), -1)
     names = tuple(names)
     activations = ("none", "sigmoid") if z.shape[-1] == 1 else ("none", "log_softmax", "softmax")
     for activation in activations:
         if z.shape[1] == 1:
-            if _equal(activate(activation, z[:, 0]), flat):
+            if equal(activate(activation, z[:, 0]), flat):
                 return Ending(names, "none", activation)
             continue
-        if _equal(activate(activation, z.mean(dim=1)), flat):
+        if equal(activate(activation, z.mean(dim=1)), flat):
             return Ending(names, "mean", activation)
         nearest = (activate(activation, z) - flat.unsqueeze(1)).abs().amax(dim=-1).argmin(dim=1)
-        if _equal(activate(activation, z[torch.arange(len(z), device=z.device), nearest]), flat):
+        if equal(activate(activation, z[torch.arange(len(z), device=z.device), nearest]), flat):
             return Ending(names, "one", activation)
     return None
 
@@ -177,7 +180,7 @@ def refuse(ran: list[tuple[str, nn.Module]], logits: Tensor, wanted: str | None)
     return BackboneError(expected("the model's output", "that of a linear layer, or its softmax", got + hint))
 
 
-def _equal(a: Tensor, b: Tensor) -> bool:
+def equal(a: Tensor, b: Tensor) -> bool:
     """Equal up to rounding, measured by the largest number: outputs of an untrained layer may all be small."""
     share = 3e-2 if a.dtype in (torch.float16, torch.bfloat16) else 1e-3
     return a.shape == b.shape and bool((a.float() - b.float()).abs().amax() <= share * b.float().abs().amax())

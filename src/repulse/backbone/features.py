@@ -118,7 +118,7 @@ def _training_pass(
     if plan.cache is not None:
         inputs, target = labelled(first_batch(data, plan.seed), 0)
         like = (_features(plan, inputs, "batch 0 of `data`", DataError), target)
-        seen = digest_of(target) if plan.augmentations > 1 else digest_of(inputs, target)
+        seen = digest_of(inputs, target)
         about = {"batches": _length(data), "first": seen, "augmentations": plan.augmentations, "seed": plan.seed}
     train = _store(plan, "train", about, like, stack)
     made = None
@@ -156,7 +156,8 @@ def _repulsion_pass(plan: _Plan, repulsion: Iterable[Any], stack: ExitStack) -> 
         first = next(batches, None)
         if first is None:
             raise RepulsionError(expected("repulsion", "at least one batch", "none"))
-        inputs = inputs_of(first, "batch 0 of `repulsion`", RepulsionError)
+        several = plan.backbone.several
+        inputs = inputs_of(first, "batch 0 of `repulsion`", RepulsionError, several)
         features = _features(plan, inputs, "batch 0 of `repulsion`", RepulsionError)
         about = None
         if plan.cache is not None:
@@ -164,10 +165,10 @@ def _repulsion_pass(plan: _Plan, repulsion: Iterable[Any], stack: ExitStack) -> 
             about = {"batches": length, "first": digest_of(inputs), "samples": plan.samples, "seed": plan.seed}
         store = _store(plan, "repulsion", about, (features,), stack)
         if not store.complete:
-            several = itertools.chain([first], batches)
-            for i, batch in enumerate(_bar(several, "repulsion features", _length(repulsion), plan.progress)):
+            everything = itertools.chain([first], batches)
+            for i, batch in enumerate(_bar(everything, "repulsion features", _length(repulsion), plan.progress)):
                 name = f"batch {i} of `repulsion`"
-                inputs = inputs_of(batch, name, RepulsionError)
+                inputs = inputs_of(batch, name, RepulsionError, several)
                 key = "" if plan.cache is None else digest_of(inputs)
                 if not store.covers(key):
                     store.append(key, _features(plan, inputs, name, RepulsionError))
@@ -187,6 +188,7 @@ def _store(
             "model": architecture_of(backbone.model),
             "weights": weights_of(backbone.model),
             "layers": [asdict(backbone.ending), *(asdict(tap) for tap in backbone.taps)],
+            "function": [f"{value:.3g}" for value in torch.var_mean(like[0].double(), correction=0)],
             "data": about,
         }
         store = CachedStore(plan.cache, name, fingerprint, like)
@@ -224,7 +226,9 @@ def _passes(data: Iterable[Any], plan: _Plan) -> Generator[Any]:
 @contextmanager
 def steady(data: Iterable[Any], seed: int) -> Iterator[None]:
     """Inside, a loader that shuffles or augments does so as the seed says; outside, all random states are as before."""
-    borrowed = [getattr(data, "generator", None), getattr(getattr(data, "sampler", None), "generator", None)]
+    parts = [data, getattr(data, "sampler", None), getattr(data, "batch_sampler", None)]
+    parts.append(getattr(parts[-1], "sampler", None))
+    borrowed = [getattr(part, "generator", None) for part in parts]
     generators = [torch.default_generator, *(g for g in borrowed if isinstance(g, torch.Generator))]
     states = [generator.get_state() for generator in generators]
     python, numbers = random.getstate(), np.random.get_state()  # noqa: NPY002

@@ -15,6 +15,8 @@ from repulse.backbone.batches import call, logits_of, mask_of, shorten, size_of,
 from repulse.backbone.endings import (
     Call,
     Ending,
+    activate,
+    equal,
     find_ending,
     is_last_layer,
     pool,
@@ -23,7 +25,7 @@ from repulse.backbone.endings import (
     together,
     weights_of,
 )
-from repulse.backbone.taps import Ran, Tap, find_taps, named_taps, tensor_in
+from repulse.backbone.taps import Ran, Tap, find_taps, layout_of, named_taps, tensor_in
 from repulse.errors import BackboneError, expected
 from repulse.modes import evaluating
 
@@ -40,13 +42,15 @@ class Backbone(nn.Module):
         model: the network.
         ending: its last layer, and how the output comes from it.
         taps: which earlier stages are read too.
+        several: how many tensors the network takes side by side, or None if it takes one, or names.
     """
 
-    def __init__(self, model: nn.Module, ending: Ending, taps: Sequence[Tap] = ()) -> None:
+    def __init__(self, model: nn.Module, ending: Ending, taps: Sequence[Tap] = (), several: int | None = None) -> None:
         super().__init__()
         self.model = model
         self.ending = ending
         self.taps = tuple(taps)
+        self.several = several
 
     @property
     def weights(self) -> tuple[Tensor, Tensor]:
@@ -90,11 +94,13 @@ class Backbone(nn.Module):
             return hook
 
         layers = [self.model.get_submodule(name) for name in self.ending.layers]
-        hooks = [
-            layer.register_forward_hook(at_end(name)) for name, layer in zip(self.ending.layers, layers, strict=True)
-        ]
-        hooks += [self.model.get_submodule(tap.name).register_forward_hook(at_tap(tap)) for tap in self.taps]
+        tapped = [self.model.get_submodule(tap.name) for tap in self.taps]
+        hooks = []
         try:
+            for name, layer in zip(self.ending.layers, layers, strict=True):
+                hooks.append(layer.register_forward_hook(at_end(name)))
+            for tap, module in zip(self.taps, tapped, strict=True):
+                hooks.append(module.register_forward_hook(at_tap(tap)))
             with evaluating(self.model):
                 logits = logits_of(call(self.model, x))
         finally:
@@ -127,6 +133,7 @@ def split(
     """
     model = unwrap(model)
     few = shorten(batch, FEW)
+    caller = threading.get_ident()
     names = dict(model.named_modules())
     if last_layer is not None and (last_layer not in names or not is_last_layer(names[last_layer])):
         _refuse_name(last_layer, names)
@@ -137,17 +144,22 @@ def split(
         wanted = is_last_layer(module) if last_layer is None else name == last_layer
 
         def hook(_: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
-            left, entered = tensor_in(output), inputs[0] if inputs and isinstance(inputs[0], Tensor) else None
-            if left is not None and left.ndim > 1:
+            if threading.get_ident() != caller:
+                return
+            left, entered = tensor_in(output), tensor_in(inputs)
+            if left is not None and left.ndim > 1 and len(left) == size_of(few):
                 before = None if entered is None else tuple(entered.shape)
-                ran.append(Ran(name, before, tuple(left.shape), any(True for _ in module.children())))
+                ran.append(Ran(name, before, tuple(left.shape), any(module.children()), layout_of(module)))
             if wanted and isinstance(output, Tensor) and entered is not None:
                 ends.append((name, module, (entered.detach().clone(), output.detach().clone())))
 
         return hook
 
-    hooks = [module.register_forward_hook(watch(name, module)) for name, module in names.items()]
+    hooks = []
     try:
+        for name, module in names.items():
+            if not isinstance(module, torch.jit.ScriptModule):  # which takes no hooks
+                hooks.append(module.register_forward_hook(watch(name, module)))
         with evaluating(model), torch.no_grad():
             logits = logits_of(call(model, few))
     finally:
@@ -160,14 +172,17 @@ def split(
     ending = find_ending(ends, logits)
     if ending is None:
         raise refuse([(name, module) for name, module, _ in ends], logits, last_layer)
-    return _with_taps(Backbone(model, ending), few, layers, ran)
+    backbone = Backbone(model, ending, several=len(few) if isinstance(few, tuple) and len(few) > 1 else None)
+    _check_end(backbone, few, logits)
+    return _with_taps(backbone, few, layers, ran)
 
 
 def unwrap(model: nn.Module) -> nn.Module:
     """The network inside `torch.compile` and data-parallel wrappers, which know nothing of hooks added later."""
-    if isinstance(model, torch.jit.ScriptModule):
-        raise BackboneError(expected("model", "a network in Python", "TorchScript, which cannot be watched running"))
     while True:
+        if isinstance(model, torch.jit.ScriptModule):
+            got = "TorchScript, which cannot be watched running"
+            raise BackboneError(expected("model", "a network in Python", got))
         inner = getattr(model, "_orig_mod", None)
         if isinstance(model, nn.DataParallel | nn.parallel.DistributedDataParallel):
             inner = model.module
@@ -181,39 +196,49 @@ def _with_taps(backbone: Backbone, few: Any, layers: str | Sequence[str], ran: l
     if isinstance(layers, str) and layers == "last":
         return backbone
     inputs = next((value for _, value in tensors_of(few) if value.is_floating_point() and value.ndim > 2), None)
-    seen = {module.name for module in ran}
-    modules = dict(backbone.model.named_modules())
-    convolutional = (
-        inputs is not None
-        and inputs.ndim == 3
-        and any(isinstance(modules[name], nn.Conv1d) and modules[name].kernel_size != (1,) for name in seen)
-    )
     ran = [module for module in ran if module.name and module.name not in backbone.ending.layers]
     if isinstance(layers, str):
         if layers != "auto":
             raise BackboneError(expected("layers", "'auto', 'last' or a list of module names", repr(layers)))
-        taps = find_taps(ran, inputs, convolutional)
+        taps = find_taps(ran, inputs)
     else:
-        taps = named_taps(list(layers), ran, inputs, convolutional, list(modules))
+        taps = named_taps(list(layers), ran, inputs, [name for name, _ in backbone.model.named_modules()])
+    model, ending, several = backbone.model, backbone.ending, backbone.several
     with torch.no_grad():
-        found = Backbone(backbone.model, backbone.ending, taps)(few)
-    return Backbone(backbone.model, backbone.ending, _without_repeats(found, backbone.penultimate, taps))
+        found = Backbone(model, ending, taps, several)(few)
+    return Backbone(model, ending, _without_repeats(found, backbone.penultimate, taps), several)
 
 
 def _without_repeats(features: Tensor, width: int, taps: Sequence[Tap]) -> list[Tap]:
-    """Leave out means that are the penultimate features themselves, as those of the last stage often are."""
-    kept = []
+    """Leave out what is there already: means that are the penultimate features, and taps that equal an earlier one."""
+    kept: list[Tap] = []
+    read: list[Tensor] = [features[:, :width]]
     start = width
     for tap in taps:
-        channels = tap.columns // 2 if tap.reads == "both" else tap.columns
-        means = features[:, start : start + channels]
+        columns = features[:, start : start + tap.columns]
         start += tap.columns
-        repeats = channels == width and torch.allclose(means, features[:, :width], rtol=1e-3, atol=1e-5)
-        if not repeats:
+        if any(_same(columns, earlier) for earlier in read):
+            continue
+        read.append(columns)
+        half = tap.columns // 2
+        if tap.reads == "both" and tap.layout != "vector" and _same(columns[:, :half], features[:, :width]):
+            kept.append(Tap(tap.name, tap.layout, half, "deviation"))
+        else:
             kept.append(tap)
-        elif tap.reads == "both":
-            kept.append(Tap(tap.name, tap.layout, channels, "deviation"))
     return kept
+
+
+def _same(a: Tensor, b: Tensor) -> bool:
+    return a.shape == b.shape and torch.allclose(a, b, rtol=1e-3, atol=1e-5)
+
+
+@torch.no_grad()
+def _check_end(backbone: Backbone, inputs: Any, logits: Tensor) -> None:
+    """Refuse a last layer that runs again after it has made the output: which of its inputs would be the features?"""
+    again = activate(backbone.ending.activation, nn.functional.linear(backbone(inputs), *backbone.weights))
+    if not equal(again, logits.reshape(len(logits), -1)):
+        got = f"{backbone.ending}, which runs again after it made the output"
+        raise BackboneError(expected("the last layer", "one that runs once", got))
 
 
 @torch.no_grad()
@@ -222,7 +247,7 @@ def _check_repeats(model: nn.Module, inputs: Any, logits: Tensor) -> None:
     with evaluating(model):
         again = logits_of(call(model, inputs))
     if again.shape != logits.shape or not torch.allclose(again, logits, rtol=1e-3, atol=1e-4, equal_nan=True):
-        got = "different outputs in two passes over one batch, in eval mode; is there randomness in `forward`?"
+        got = "different outputs in two passes over one batch in eval mode; look for randomness in `forward`"
         raise BackboneError(expected("model", "one that returns the same output for the same input", got))
 
 

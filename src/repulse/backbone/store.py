@@ -21,7 +21,7 @@ import sys
 import tempfile
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -73,7 +73,12 @@ class Store:
         self.rows += len(columns[0])
         self.bytes += sum(column.nbytes for column in columns)
         if self.spilled is None and self.bytes > self.limit:
-            self.spilled = CachedStore(Path(tempfile.mkdtemp(prefix="repulse-")), "features", {}, columns)
+            folder = Path(tempfile.mkdtemp(prefix="repulse-"))
+            try:
+                self.spilled = CachedStore(folder, "features", {}, columns)
+            except BaseException:
+                shutil.rmtree(folder, ignore_errors=True)
+                raise
             for part in self.parts:
                 self.spilled.append("", *part)
             self.parts.clear()
@@ -114,7 +119,7 @@ class CachedStore:
         self.journal = folder / f"{name}.journal"
         self.lines: list[dict[str, Any]] = []
         self.rows = self.cursor = 0
-        self.complete = False
+        self.complete = self.shared = False
         self.open: list[IO[bytes]] = []
         written = {
             "format": FORMAT,
@@ -144,7 +149,9 @@ class CachedStore:
                 if tuple(column.shape[1:]) != shape:
                     wanted = f"of shape {shape} in every batch"
                     raise CacheError(expected("features and targets", wanted, tuple(column.shape[1:])))
-                numbers = as_bytes(column.to(dtype))
+                if column.dtype != dtype:
+                    raise CacheError(expected("features and targets", f"{dtype} in every batch", column.dtype))
+                numbers = as_bytes(column)
                 digest.update(numbers)
                 file.write(numbers)
                 file.flush()
@@ -158,7 +165,7 @@ class CachedStore:
         with self._explained():
             if not self.complete:
                 self._keep(self.cursor)  # what an earlier, longer build may have left
-                self._log({"complete": True})
+                self._log({"complete": len(self.lines)})
                 self.complete = True
             rows = sum(line["rows"] for line in self.lines)
             columns = []
@@ -169,7 +176,8 @@ class CachedStore:
 
     def close(self) -> None:
         for file in self.open:
-            file.close()
+            with suppress(OSError):  # rows that found no room, of which the journal knows nothing
+                file.close()
 
     def _check_fingerprint(self, written: dict[str, Any]) -> None:
         """Go on with a build that has the same fingerprint; otherwise begin anew, and say why."""
@@ -182,6 +190,8 @@ class CachedStore:
                 found = json.loads(path.read_text())
             except ValueError:
                 found = {}
+            if not isinstance(found, dict) or not isinstance(found.get("model", {}), dict):
+                found = {}
         if found == written:
             return
         if found:
@@ -189,6 +199,8 @@ class CachedStore:
                 got = f"a folder with features of another one, {found['model'].get('class')}; choose another folder"
                 raise CacheError(expected("cache", f"features of this {written['model']['class']}", got))
             changed = [reason for key, reason in REASONS.items() if found.get(key) != written.get(key)]
+            if not changed and "function" in found:
+                changed = ["the network makes something else of the first batch"]
             self._say(" and ".join(changed) or "its fingerprint is unreadable")
         elif found is not None:
             self._say("its fingerprint is unreadable")
@@ -200,14 +212,15 @@ class CachedStore:
         """The batches that are in the files as the journal says, up to the first that is not."""
         if not self.journal.exists() or not all(path.exists() for path in self.files):
             return
+        self.shared = '{"complete"' in self.journal.read_text(errors="replace")
         sizes = [dtype.itemsize * _count(shape) for dtype, shape in self.kinds]
         files = [path.open("rb") for path in self.files]
         try:
-            for text in self.journal.read_text().splitlines():
+            for text in self.journal.read_text(errors="replace").splitlines():
                 try:
                     line = json.loads(text)
                     if "complete" in line:
-                        self.complete = True
+                        self.complete = line["complete"] == len(self.lines) > 0
                         return
                     digest = hashlib.blake2b(digest_size=16)
                     for file, size in zip(files, sizes, strict=True):
@@ -228,6 +241,7 @@ class CachedStore:
         self.close()
         self.open = []
         if self.complete and batches == len(self.lines):
+            self.rows = sum(line["rows"] for line in self.lines)
             return
         self.complete = False
         del self.lines[batches:]
@@ -235,8 +249,12 @@ class CachedStore:
         write_whole(self.journal, "".join(_line(line) for line in self.lines))
         for path, (dtype, shape) in zip(self.files, self.kinds, strict=True):
             path.touch()
+            size = rows * dtype.itemsize * _count(shape)
+            if self.shared and path.stat().st_size > size:  # others may be reading it: leave them what they have
+                with path.open("rb") as whole:
+                    write_whole(path, whole.read(size))
             file = path.open("r+b")
-            file.truncate(rows * dtype.itemsize * _count(shape))
+            file.truncate(size)
             file.seek(0, 2)
             self.open.append(file)
 

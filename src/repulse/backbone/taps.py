@@ -8,18 +8,23 @@ earlier stages may still tell them apart, and heads that are made to disagree wi
 from __future__ import annotations
 
 import difflib
+import math
 import re
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from jaxtyping import Float
-from torch import Tensor
+from torch import Tensor, nn
 
 from repulse.errors import BackboneError, expected
 
-LAYOUTS = ("vector", "channels_first", "channels_last")
+_FIRST = (
+    *(nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.GroupNorm),
+    *(nn.MaxPool1d, nn.MaxPool2d, nn.MaxPool3d, nn.AvgPool1d, nn.AvgPool2d, nn.AvgPool3d),
+)
 MOST_COLUMNS = 1024
 """Beyond the end of each stage, further blocks are tapped while all taps have at most so many columns."""
 
@@ -46,6 +51,9 @@ class Tap:
         values = tensor_in(output)
         if values is None:
             raise BackboneError(expected(f"the output of `{self.name}`", "a tensor", type(output).__name__))
+        values = values.float() if values.dtype in (torch.float16, torch.bfloat16) else values  # sums overflow
+        if values.requires_grad:
+            values = values.clone()  # what comes next may write into it
         if self.layout == "vector":
             return values.flatten(start_dim=1)
         first = self.layout == "channels_first"
@@ -65,12 +73,16 @@ class Tap:
 
 @dataclass(frozen=True)
 class Ran:
-    """A module that ran: the shapes of what went in and came out, and whether it has parts."""
+    """A module that ran: the shapes of what went in and came out, whether it has parts, and where its channels are.
+
+    `layout` is None where the module's kind does not tell.
+    """
 
     name: str
     entered: tuple[int, ...] | None
     left: tuple[int, ...]
     parts: bool
+    layout: str | None = None
 
 
 @dataclass(frozen=True)
@@ -92,68 +104,83 @@ class _Map:
         """Whether it is one of a row of modules: numbered, and made of parts."""
         return self.ran.parts and re.search(r"(^|[._])\d+$", self.name) is not None
 
+    @property
+    def is_tokens(self) -> bool:
+        """Whether it is `(B, tokens, channels)`."""
+        return len(self.ran.left) == 3 and self.layout == "channels_last"
+
     def tap(self) -> Tap:
         if self.layout == "vector":
             return Tap(self.name, self.layout, self.channels)
-        tokens = len(self.ran.left) == 3 and self.layout == "channels_last"
-        return Tap(self.name, self.layout, self.channels * (2 - tokens), "mean" if tokens else "both")
+        if self.is_tokens:
+            return Tap(self.name, self.layout, self.channels, "mean")
+        return Tap(self.name, self.layout, 2 * self.channels)
 
 
 def tensor_in(output: Any) -> Tensor | None:
     """The tensor in a module's output: itself, the first of a tuple, or the last hidden state of an output object."""
-    if isinstance(output, Tensor):
-        return output
-    if isinstance(output, tuple | list) and output and isinstance(output[0], Tensor):
-        return output[0]
-    hidden = getattr(output, "last_hidden_state", None)
-    return hidden if isinstance(hidden, Tensor) else None
+    if isinstance(output, tuple | list) and output:
+        output = output[0]
+    elif not isinstance(output, Tensor):
+        output = getattr(output, "last_hidden_state", None)
+    return output if isinstance(output, Tensor) and not output.is_nested else None
 
 
-def find_taps(ran: Sequence[Ran], inputs: Tensor | None, convolutional: bool) -> list[Tap]:
+def layout_of(module: nn.Module) -> str | None:
+    """Where a module has its channels, if its kind tells."""
+    if isinstance(module, _FIRST):
+        return "channels_first"
+    return "channels_last" if type(module) in (nn.Linear, nn.LayerNorm) else None
+
+
+def find_taps(ran: Sequence[Ran], inputs: Tensor | None) -> list[Tap]:
     """Which modules to tap, from the modules that ran on one batch, in the order in which they ended.
 
     Of a network that lowers its resolution in steps: the last block at each resolution, and further blocks while all
     taps together are few columns. Of one that does not, such as a transformer: the blocks at a quarter, half and three
-    quarters of its depth. Of any other network: none.
+    quarters of its depth. Of any other network: none. Modules that run more than once are left out: which of their
+    outputs is meant?
 
     Args:
         ran: the modules that ran.
         inputs: the images or other signals that went in, if there are any.
-        convolutional: whether three-dimensional outputs are `(B, channels, length)`, not `(B, tokens, channels)`.
     """
-    outside = [module for module in ran if not re.search(r"attn|attention", module.name, re.IGNORECASE)]
-    maps = [found for module in outside if (found := _map(module, inputs, convolutional)).size > 1]
-    tokens = [found for found in maps if len(found.ran.left) == 3 and found.is_block]
-    if not convolutional:
-        maps = tokens if len(tokens) > 1 else [found for found in maps if len(found.ran.left) != 3]
-    sizes = [found.size for found in maps]
-    if maps and max(sizes) >= 2 * min(sizes):
+    times = Counter(module.name for module in ran)
+    maps = [
+        found
+        for found in _maps(ran, inputs)
+        if times[found.name] == 1 and not re.search(r"attn|attention", found.name, re.IGNORECASE)
+    ]
+    tokens = [found for found in maps if found.is_tokens and found.is_block and found.size > 1]
+    maps = tokens if len(tokens) > 1 else [found for found in maps if not found.is_tokens]
+    sizes = [found.size for found in maps if found.size > 1]
+    if sizes and max(sizes) >= 2 * min(sizes):
         return _of_stages(maps)
-    return _of_depths(maps)
+    return _of_depths([found for found in maps if found.size > 1])
 
 
-def named_taps(
-    names: Sequence[str], ran: Sequence[Ran], inputs: Tensor | None, convolutional: bool, known: Sequence[str]
-) -> list[Tap]:
+def named_taps(names: Sequence[str], ran: Sequence[Ran], inputs: Tensor | None, known: Sequence[str]) -> list[Tap]:
     """Taps at modules that the user names."""
-    outputs = {module.name: module for module in ran}
+    outputs = {found.name: found for found in _maps(ran, inputs)}
     taps = []
     for name in names:
         if name not in outputs or not name:
             near = difflib.get_close_matches(name, list(outputs) or list(known), n=1, cutoff=0.0)
-            what = f"{name!r}, which ran without returning a tensor" if name in known and name else repr(name)
             hint = f" Did you mean {near[0]!r}?" if near else ""
-            raise BackboneError(expected("layers", "names of modules of the model that run", what) + hint)
-        taps.append(_map(outputs[name], inputs, convolutional).tap())
+            what = f"{name!r}, which gives no tensor to tap" if name in known and name else repr(name)
+            raise BackboneError(
+                expected("layers", "names of modules of the model that run before its last layer", what) + hint
+            )
+        taps.append(outputs[name].tap())
     return taps
 
 
 def _of_stages(maps: Sequence[_Map]) -> list[Tap]:
     """The last block at each resolution, then further blocks while they are few columns."""
-    sizes = sorted({found.size for found in maps}, reverse=True)
+    sizes = sorted({found.size for found in maps if found.size > 1}, reverse=True)
     chosen: list[_Map] = []
     spare: list[_Map] = []
-    for size, smaller in zip(sizes, [*sizes[1:], None], strict=True):
+    for size, smaller in zip(sizes, [*sizes[1:], 1], strict=True):
         # What happens inside the block that lowers the resolution belongs to neither stage.
         crossing = [m.name for m in maps if m.size_before == size and m.size == smaller]
         here = [m for m in maps if m.size == size]
@@ -188,26 +215,34 @@ def _of_depths(maps: Sequence[_Map]) -> list[Tap]:
     return [longest[depth].tap() for depth in depths]
 
 
-def _map(ran: Ran, inputs: Tensor | None, convolutional: bool) -> _Map:
-    """Where the channels of a module's output are, and at how many positions."""
-    before = None
-    if ran.entered is not None and len(ran.entered) == len(ran.left):
-        before = _positions(ran.entered, _layout(ran.entered, inputs, convolutional))
-    layout = _layout(ran.left, inputs, convolutional)
-    size = _positions(ran.left, layout)
-    if size <= 1:
-        channels = 1
-        for side in ran.left[1:]:
-            channels *= side
-        return _Map(ran, "vector", 1, channels, before)
-    return _Map(ran, layout, size, ran.left[1 if layout == "channels_first" else -1], before)
+def _maps(ran: Sequence[Ran], inputs: Tensor | None) -> list[_Map]:
+    """Where the channels of each output are, and at how many positions.
+
+    A module's kind may tell; if not, the last module before it whose output had the same shape; if none did, the shape.
+    """
+    known: dict[tuple[int, ...], str] = {}
+    maps = []
+    for module in ran:
+        layout = module.layout or known.get(module.left) or _layout(module.left, inputs)
+        if module.layout:
+            known[module.left] = module.layout
+        before = None
+        if module.entered is not None and len(module.entered) == len(module.left):
+            before = _positions(module.entered, known.get(module.entered) or _layout(module.entered, inputs))
+        size = 1 if len(module.left) <= 2 else _positions(module.left, layout)
+        if size == 1:
+            maps.append(_Map(module, "vector", 1, math.prod(module.left[1:]), before))
+        else:
+            channels = module.left[1 if layout == "channels_first" else -1]
+            maps.append(_Map(module, layout, size, channels, before))
+    return maps
 
 
-def _layout(shape: tuple[int, ...], inputs: Tensor | None, convolutional: bool) -> str:
+def _layout(shape: tuple[int, ...], inputs: Tensor | None) -> str:
     if len(shape) <= 2:
         return "vector"
     if len(shape) == 3:
-        return "channels_first" if convolutional else "channels_last"
+        return "channels_last"
     if inputs is None or inputs.ndim != len(shape):
         return "channels_first"
     # Of an image, the two sides keep their ratio; channels need not.
@@ -217,7 +252,6 @@ def _layout(shape: tuple[int, ...], inputs: Tensor | None, convolutional: bool) 
 
 
 def _positions(shape: tuple[int, ...], layout: str) -> int:
-    count = 1
-    for side in () if layout == "vector" else shape[2:] if layout == "channels_first" else shape[1:-1]:
-        count *= side
-    return count
+    if layout == "vector":
+        return 1
+    return math.prod(shape[2:] if layout == "channels_first" else shape[1:-1])

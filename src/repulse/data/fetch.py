@@ -6,6 +6,7 @@ Out of an archive only the named members are read, into places that this file de
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import shutil
 import sys
@@ -31,12 +32,14 @@ class Remote:
         url: where it is.
         files: SHA-256 of each file it gives, by its path below the data folder.
         members: for a tar archive, the member behind each of those paths.
+        gzipped: whether the one file it gives is packed with gzip.
     """
 
     name: str
     url: str
     files: dict[str, str]
     members: dict[str, str] = field(default_factory=dict)
+    gzipped: bool = False
 
 
 _CIFAR = {
@@ -50,6 +53,23 @@ _CIFAR = {
 _RESNETS = {
     "resnet20-12fca82f.th": "12fca82f0bebc4135bf1f32f6e3710e61d5108578464b84fd6d7f5c1b04036c8",
     "resnet32-d509ac18.th": "d509ac1820d7f25398913559d7e81a13229b1e7adc5648e3bfa5e22dc137f850",
+}
+
+_MNIST = {
+    "train-images-idx3-ubyte": "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db",
+    "train-labels-idx1-ubyte": "65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5",
+    "t10k-images-idx3-ubyte": "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7",
+    "t10k-labels-idx1-ubyte": "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2",
+}
+_FASHION = {
+    "train-images-idx3-ubyte.gz": "b0564c3eedabfbf835052cff8503ea422014ce006caf5b757f851416ee8300c7",
+    "train-labels-idx1-ubyte.gz": "0ae29f65d86684f32d1b9c85147786c547b9c6aebcaf235f0400a0cce308b056",
+    "t10k-images-idx3-ubyte.gz": "cc1d090a38ace84dfa1aa66e3ada7c336ef481a96936906477e6dd344da56eaa",
+    "t10k-labels-idx1-ubyte.gz": "8d3605d196f4be44669e46906da9733c8131fef761fdbfec72c424d5222f1a05",
+}
+_CLINC = {
+    "data_full.json": "36923c3705a59e08fe9c3883d8bc2dd966ef93e22cb78ac41171782a698d56e0",
+    "all_wiki_sents.txt": "570704f8120d13d27dda90d116a0b2365e121139f72c2967b65f55465ebfad44",
 }
 
 REMOTES = (
@@ -67,11 +87,37 @@ REMOTES = (
         )
         for name, digest in _RESNETS.items()
     ),
+    *(
+        Remote(
+            f"MNIST {name}",
+            f"https://ossci-datasets.s3.amazonaws.com/mnist/{name}.gz",
+            {f"MNIST/raw/{name}": digest},
+            gzipped=True,
+        )
+        for name, digest in _MNIST.items()
+    ),
+    *(
+        Remote(
+            f"FashionMNIST {name}",
+            f"https://raw.githubusercontent.com/zalandoresearch/fashion-mnist/master/data/fashion/{name}",
+            {f"FashionMNIST/raw/{name}": digest},
+        )
+        for name, digest in _FASHION.items()
+    ),
+    *(
+        Remote(
+            f"CLINC150 {name}",
+            f"https://raw.githubusercontent.com/clinc/oos-eval/master/data/{name}",
+            {f"files/clinc150/{name}": digest},
+        )
+        for name, digest in _CLINC.items()
+    ),
 )
 
 BY_HAND = {
     "files/tiny_imagenet_val_32x32.npz": "Tiny ImageNet validation images at 32 x 32: `x` (uint8, NHWC), `wnid`",
     "files/dtd_10_classes_32x32.npz": "textures (DTD) at 32 x 32: `x` (uint8, NHWC), `texture`",
+    "files/notmnist-images-idx3-ubyte.gz": "10,000 letters A to J of notMNIST at 28 x 28, in the idx format",
 }
 """Files that are made from a publisher's larger ones, and what must be in them."""
 
@@ -95,6 +141,9 @@ def fetch(remote: Remote, root: Path, progress: bool = True) -> None:
             if remote.members:
                 part = Path(scratch) / "member"
                 _extract(remote, whole, remote.members[path], part)
+            elif remote.gzipped:
+                part = Path(scratch) / "member"
+                _unpack(remote, whole, part)
             digest = _digest(part)
             if digest != remote.files[path]:
                 raise DataError(
@@ -126,6 +175,14 @@ def _extract(remote: Remote, archive: Path, member: str, to: Path) -> None:
                 shutil.copyfileobj(source, file, CHUNK)
     except (tarfile.TarError, KeyError, EOFError) as reason:
         raise DataError(f"Expected {remote.url} to hold {member}, but it does not ({reason}).") from reason
+
+
+def _unpack(remote: Remote, packed: Path, to: Path) -> None:
+    try:
+        with gzip.open(packed) as source, to.open("wb") as file:
+            shutil.copyfileobj(source, file, CHUNK)
+    except (OSError, EOFError) as reason:
+        raise DataError(f"Expected {remote.url} to be packed with gzip, but it is not ({reason}).") from reason
 
 
 def _digest(path: Path) -> str:
