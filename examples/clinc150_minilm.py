@@ -111,11 +111,11 @@ def main() -> None:
     last = {name: value[:, :width] if value.ndim == 2 else value for name, value in data.items()}
     rows = {
         "LL-E": (last, LL_E, False),
-        "fs-RLL-E, Wikipedia": (last, FS_RLL_E, True),
+        "fs-RLL-E, strength 0.1": (last, FS_RLL_E.replace(strength=0.1), True),
         "default, layers last": (last, Recipe(layers="last"), True),
-        "default, nowhere": (data, Recipe(space="none"), False),
-        "**default**": (data, Recipe(), True),
-        "default, strength 0.1": (data, Recipe(strength=0.1), True),
+        "taps, nowhere": (data, Recipe(space="none"), False),
+        "taps, Wikipedia": (data, Recipe(), True),
+        "taps, Wikipedia, strength 0.03": (data, Recipe(strength=0.03), True),
     }
     table = Table("heads, and where they repel", COLUMNS)
 

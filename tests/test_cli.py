@@ -115,7 +115,7 @@ def test_demo(tmp_path):
     record = json.loads((out / "results.json").read_text())
     assert record["seeds"] == 1
     results = {name: seed for name, (seed,) in record["results"].items()}
-    assert list(results) == ["network alone", "LL-E", "fs-RLL-E", "fs-RLL-E pointwise"]
+    assert list(results) == ["network alone", "LL-E", "fs-RLL-E", "repulse"]
 
     lines = done.stdout.splitlines()
     table = [re.split(r"\s{2,}", line) for line in lines[:5]]

@@ -122,14 +122,3 @@ def test_accuracy_moves_by_less_than_half_a_point(results):
 def test_aleatoric_uncertainty_and_calibration_are_not_paid_for_it(results):
     assert results["on synthetic images"]["aleatoric"] > results["LL-E"]["aleatoric"] - 0.5
     assert results["on synthetic images"]["ece"] < results["LL-E"]["ece"] + 0.5
-
-
-def test_a_narrow_prior_leaves_little_between_heads_that_do_not_repel(problem, features):
-    """Why the default prior is not narrower, though repelling heads would be better calibrated with it."""
-    spread = {}
-    for std in (0.1, 0.3):
-        train, foreign = (seen(features[kind], LL_E) for kind in ("train", "foreign"))
-        heads = repulse.fit_heads(train, problem.train_labels, None, LL_E.replace(prior_std=std), progress=False)
-        spread[std] = float(heads.score(foreign).median())
-    assert spread[0.1] < 1e-4
-    assert spread[0.1] < 0.2 * spread[0.3]

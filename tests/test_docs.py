@@ -52,12 +52,13 @@ def names():
 
 @pytest.mark.filterwarnings("ignore::repulse.FitWarning")
 @pytest.mark.parametrize("code", CODE)
-def test_code_on_the_pages_runs(code, names, monkeypatch):
+def test_code_on_the_pages_runs(code, names, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)  # some of it writes files
     monkeypatch.setattr("repulse.particles.optimise.LEAST_STEPS", 20)
     if 'task="regression"' in code:
         names["model"] = nn.Sequential(nn.Linear(3, 8), nn.ReLU(), nn.Linear(8, 1))
         names["loader"] = [(names["x"], names["x"][:, 0])]
-    if "ensemble." in code and "ensemble =" not in code:
+    if "ensemble." in code.split("ensemble =")[0]:
         names["ensemble"] = repulse.retrofit(names["model"], names["train_loader"], progress=False)
     exec(code, names)
 
