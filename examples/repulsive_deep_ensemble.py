@@ -1,4 +1,7 @@
-"""A repulsive deep ensemble: five whole networks, kept apart on unlabelled inputs, in a training loop of your own."""
+"""A repulsive deep ensemble: five whole networks, kept apart on unlabelled inputs, in a training loop of your own.
+
+python examples/repulsive_deep_ensemble.py
+"""
 
 import torch
 from sklearn.datasets import make_moons

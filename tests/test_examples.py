@@ -24,10 +24,10 @@ EXAMPLES = Path(__file__).parent.parent / "examples"
 )
 @pytest.mark.filterwarnings("ignore")  # those libraries' own
 def test_an_example_runs_and_says_what_it_found(name, library, layer, monkeypatch, capsys):
+    define_missing()
     pytest.importorskip(library)
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.setattr("repulse.particles.optimise.LEAST_STEPS", 40)
-    define_missing()
     with torch.random.fork_rng(), warnings.catch_warnings():
         torch.manual_seed(0)
         runpy.run_path(str(EXAMPLES / f"{name}.py"))
