@@ -7,7 +7,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 DATA ?= $(or $(REPULSE_DATA),data)
 INPUTS := pyproject.toml constraints.txt
 
-.PHONY: help setup demo test figures tables cifar defaults docs data clean
+.PHONY: help setup demo test figures tables cifar clinc taps defaults docs data clean
 
 help:
 	@echo "make demo      install, train a small network on digits, retrofit it, write demo/index.html"
@@ -17,6 +17,8 @@ help:
 	@echo "make figures   make the pictures of the README and the docs anew"
 	@echo "make tables    measure the tables of the README anew (needs the real data)"
 	@echo "make cifar     retrofit a published CIFAR-10 network, print the table (needs the real data)"
+	@echo "make clinc     retrofit a text classifier with 150 intents, print the table (needs the real data)"
+	@echo "make taps      measure what taps add to the time of a prediction"
 	@echo "make docs      build the documentation site in site/"
 	@echo "make defaults  measure the table that decided the default recipe (needs the real data)"
 
@@ -56,6 +58,12 @@ tables: $(VENV)/.dev
 
 cifar: $(VENV)/.dev
 	REPULSE_DATA=$(DATA) $(BIN)/python examples/cifar10_resnet20.py
+
+clinc: $(VENV)/.dev
+	REPULSE_DATA=$(DATA) $(BIN)/python examples/clinc150_minilm.py
+
+taps: $(VENV)/.dev
+	$(BIN)/python benchmarks/taps.py
 
 docs: $(VENV)/.dev
 	$(PIP) install --quiet --constraint constraints.txt --editable '.[docs]'
