@@ -136,7 +136,6 @@ def main() -> None:
         "default, layers last": (last, Recipe(layers="last"), True),
         "taps, nowhere": (data, Recipe(space="none"), False),
         "taps, Wikipedia": (data, Recipe(), True),
-        "taps, Wikipedia, strength 0.03": (data, Recipe(strength=0.03), True),
     }
     table = Table("heads, and where they repel", COLUMNS)
 
