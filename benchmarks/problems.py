@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file, save
 from torch import Tensor, nn
 from torch.nn import functional as F
 from tqdm import tqdm
@@ -19,6 +19,7 @@ from repulse import repulsion
 from repulse.backbone import Backbone, split
 from repulse.data.images import cifar10, normalise, textures, tiny_imagenet
 from repulse.data.mnist import blend, fashion_mnist, mnist, notmnist
+from repulse.files import write_whole
 from repulse.networks.lenet import LeNet
 from repulse.networks.resnet_cifar import MEAN, STD, load_published
 
@@ -34,8 +35,7 @@ def load(name: str, root: Path, cache: Path) -> Data:
     path = cache / f"{name}.safetensors"
     if not path.exists():
         made = PROBLEMS[name](root)
-        cache.mkdir(parents=True, exist_ok=True)
-        save_file({key: value.contiguous() for key, value in made.items()}, path)
+        write_whole(path, save({key: value.contiguous() for key, value in made.items()}))
     return load_file(path)
 
 

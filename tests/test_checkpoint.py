@@ -237,9 +237,21 @@ def test_loading_leaves_the_random_state_of_the_caller_alone(two):
 
 
 def test_an_ensemble_in_double_precision_comes_back_in_it(two, tmp_path):
-    ensemble = repulse.load(two[0], network()).double()
+    ensemble = repulse.load(two[0], network())
+    ensemble.heads.double()
     ensemble.save(tmp_path / "saved")
-    check_same(repulse.load(tmp_path / "saved", network().double()), ensemble, X.double())
+    check_same(repulse.load(tmp_path / "saved", network()), ensemble, X)
+
+
+def test_heads_of_a_network_that_was_trained_further_are_refused(two, tmp_path):
+    """The fingerprint is of the network the heads were fitted on, not of what it has become."""
+    model = network()
+    ensemble = repulse.load(two[0], model)
+    with torch.no_grad():
+        next(model.parameters()).mul_(-2)
+    ensemble.save(tmp_path / "saved")
+    with pytest.raises(CheckpointError, match="other weights"):
+        repulse.load(tmp_path / "saved", model)
 
 
 def test_heads_come_back_in_their_own_type_whatever_the_default_is(two):

@@ -102,8 +102,9 @@ def test_threads_get_their_own_predictions(network, loader):
     assert all(torch.equal(a, b) for a, b in zip(alone, together, strict=True))
 
 
-def test_retrofit_works_under_no_grad(network, loader):
-    with torch.no_grad():
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_retrofit_works_whatever_the_mode(network, loader, mode):
+    with mode():
         assert len(retrofit(network, loader, recipe=QUICK, progress=False).history) == 3
 
 

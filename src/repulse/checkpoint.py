@@ -14,6 +14,7 @@ import dataclasses
 import getpass
 import hashlib
 import json
+import os
 import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -60,7 +61,7 @@ def save(ensemble: Ensemble, folder: str | Path) -> Path:
         "heads": {"file": file.name, "sha256": digest, "count": heads.count, "features": heads.features},
         "task": {"kind": kind, **dataclasses.asdict(heads.task)},
         "recipe": None if heads.recipe is None else dataclasses.asdict(heads.recipe),
-        "network": {**architecture_of(backbone.model), "weights": weights_of(backbone.model)},
+        "network": ensemble.network,
         "ending": dataclasses.asdict(backbone.ending),
         "several": backbone.several,
         "taps": [dataclasses.asdict(tap) for tap in backbone.taps],
@@ -101,8 +102,13 @@ def load(folder: str | Path, model: nn.Module) -> Ensemble:
     """
     from repulse.ensemble import Ensemble
 
+    if not isinstance(folder, str | os.PathLike):
+        raise CheckpointError(expected("folder", "a path", type(folder).__name__))
     folder = Path(folder)
     about = _read(folder)
+    with suppress(KeyError, TypeError):
+        if not (folder / about["heads"]["file"]).exists():  # a save may have come in between
+            about = _read(folder)
     model = unwrap(model)
     _check_network(about["network"], model)
     try:
@@ -131,7 +137,7 @@ def load(folder: str | Path, model: nn.Module) -> Ensemble:
     heads.recipe, heads.history = recipe, history
     heads.requires_grad_(False)
     heads.to(next((p.device for p in model.parameters()), torch.device("cpu")))
-    return Ensemble(backbone, heads, repulsion, names)
+    return Ensemble(backbone, heads, repulsion, names, about["network"])
 
 
 def _read(folder: Path) -> dict[str, Any]:
@@ -197,7 +203,9 @@ def _tuples(fields: dict[str, Any]) -> dict[str, Any]:
 @contextmanager
 def _alone(folder: Path) -> Iterator[None]:
     """One save at a time into a folder; the lock is elsewhere, so that the folder holds what was saved and no more."""
-    name = hashlib.sha256(f"{getpass.getuser()}|{folder.resolve()}".encode()).hexdigest()[:24]
+    name = hashlib.sha256(
+        f"{os.getuid() if hasattr(os, 'getuid') else getpass.getuser()}|{folder.resolve()}".encode()
+    ).hexdigest()[:24]
     with ExitStack() as stack:
         with suppress(OSError):  # where there is no room for locks, saves must not meet
             stack.enter_context(FileLock(Path(tempfile.gettempdir()) / f"repulse-save-{name}.lock"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from tqdm import tqdm
 
 from repulse import checkpoint
 from repulse.backbone.batches import feeding, inputs_of, is_several, size_of, tensors_of, to_device
+from repulse.backbone.fingerprint import fingerprint_of
 from repulse.backbone.split import Backbone
 from repulse.errors import DataError, expected
 from repulse.particles.heads import Heads
@@ -32,6 +34,7 @@ class Ensemble(nn.Module):
         heads: the fitted heads.
         repulsion: in words, where the heads were made to disagree.
         class_names: names of the classes, if they are known.
+        network: fingerprint of the network as it was when the heads were fitted.
     """
 
     def __init__(
@@ -40,12 +43,14 @@ class Ensemble(nn.Module):
         heads: Heads,
         repulsion: str = "nowhere",
         class_names: Sequence[str] | None = None,
+        network: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__()
         self.backbone = backbone
         self.heads = heads
         self.repulsion = repulsion
         self.class_names = None if class_names is None else tuple(class_names)
+        self.network = dict(fingerprint_of(backbone.model) if network is None else network)
 
     @property
     def recipe(self) -> Recipe | None:
@@ -70,14 +75,22 @@ class Ensemble(nn.Module):
     def forward(self, *inputs: Any, **named: Any) -> Tensor:
         """Called as the network is: log of the mean class probabilities `(B, K)`; differentiable.
 
-        In place of a single logit, the log of the odds `(B, 1)`; for regression the mean `(B, 1)`.
+        In place of a single logit, the log of the odds; for regression the mean; `(B, 1)`, or `(B,)` if the network
+        returns that.
         """
+        if named and inputs:  # all of them by name
+            bound = inspect.signature(self.model.forward).bind(*inputs, **named)
+            named = {key: value for key, value in bound.arguments.items() if key in bound.signature.parameters}
         x = named if named else inputs[0] if len(inputs) == 1 else inputs
         outputs = self.heads(self.backbone(inputs_of(x, "x") if isinstance(x, Mapping) else x))
         if not isinstance(self.heads.task, Classification):
-            return outputs[..., :1].mean(dim=0)
-        log_probs = mean_log_probs(outputs.log_softmax(dim=-1))
-        return log_probs if self.backbone.outputs > 1 else log_probs[:, 1:] - log_probs[:, :1]
+            one = outputs[..., :1].mean(dim=0)
+        else:
+            log_probs = mean_log_probs(outputs.log_softmax(dim=-1))
+            if self.backbone.outputs > 1:
+                return log_probs
+            one = log_probs[:, 1:] - log_probs[:, :1]
+        return one.squeeze(1) if self.backbone.ending.flat else one
 
     def predict(self, x: Any, progress: bool = True) -> Prediction:
         """Predict with uncertainty.
@@ -118,7 +131,8 @@ class Ensemble(nn.Module):
 
     def __repr__(self) -> str:
         count = sum(p.numel() for p in self.heads.parameters())
-        taps = f"{len(self.backbone.taps)} taps; " if self.backbone.taps else ""
+        number = len(self.backbone.taps)
+        taps = f"{number} tap{'s' if number > 1 else ''}; " if number else ""
         return (
             f"Ensemble({self.heads.extra_repr()}; {count:,} parameters in place of {self.backbone.ending} of "
             f"{type(self.model).__name__}; {taps}repelled {self.repulsion})"
@@ -135,8 +149,11 @@ def _is_batch(x: Any, several: int | None) -> bool:
         return len(x) > 1 and isinstance(x[1], Tensor) and bool(tensors_of(x[0])) and len(x[1]) == size_of(x[0])
     if not isinstance(x[0], Tensor):
         return False
-    if len(x) == 1 or not isinstance(x[1], Tensor) or x[1].shape[1:] != x[0].shape[1:]:
+    if len(x) == 1 or not isinstance(x[1], Tensor):
         return True
+    if x[1].shape[1:] != x[0].shape[1:]:  # targets, if they can be: as many, and of fewer dimensions or another type
+        fewer = x[1].ndim < x[0].ndim or x[1].shape[1:] == (1,) or x[1].dtype != x[0].dtype
+        return len(x[1]) == len(x[0]) and fewer
     if len(x) == 2 and x[0].shape[1:] == (1,):
         raise DataError(expected("x", "a tensor of inputs", "two columns: one batch with its targets, or two batches?"))
     return False

@@ -10,30 +10,29 @@ from weakref import WeakKeyDictionary
 from torch import nn
 
 _lock = threading.Lock()
-_borrowed: WeakKeyDictionary[nn.Module, tuple[list[nn.Module], list[int]]] = WeakKeyDictionary()
-"""For each model in use: which of its parts were training, and how many callers are inside."""
+_borrowed: WeakKeyDictionary[nn.Module, list[int]] = WeakKeyDictionary()
+"""For each module in use: whether it was training, and how many callers are inside."""
 
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
     """The model and all its parts in eval mode inside, each in its own mode again afterwards.
 
-    Several threads may be inside at once; the last one to leave gives the modes back.
+    Several threads may be inside at once, with models that share parts; the last one to leave a part gives it its mode
+    back.
     """
     with _lock:
-        if model not in _borrowed:
-            training = [module for module in model.modules() if module.training]
-            _borrowed[model] = (training, [0])
-            for module in training:
-                module.training = False
-        training, inside = _borrowed[model]
-        inside[0] += 1
+        modules = list(model.modules())
+        for module in modules:
+            _borrowed.setdefault(module, [int(module.training), 0])[1] += 1
+            module.training = False
     try:
         yield
     finally:
         with _lock:
-            inside[0] -= 1
-            if not inside[0]:
-                del _borrowed[model]
-                for module in training:
-                    module.training = True
+            for module in modules:
+                was_training, inside = _borrowed[module]
+                _borrowed[module][1] = inside - 1
+                if inside == 1:
+                    del _borrowed[module]
+                    module.training = bool(was_training)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import difflib
 from dataclasses import dataclass
 from typing import Any
 
@@ -171,11 +172,12 @@ def _as_widths(value: object) -> tuple[int, ...]:
 
 
 def _as_layers(value: object) -> str | tuple[str, ...]:
-    if isinstance(value, str):
-        check_choice("layers", value, LAYERS)
+    if isinstance(value, str) and value in LAYERS:
         return value
     if not isinstance(value, tuple | list) or not all(isinstance(name, str) for name in value):
-        raise RecipeError(expected("layers", "'auto', 'last' or a list of module names", repr(value)))
+        near = difflib.get_close_matches(value, LAYERS, n=1) if isinstance(value, str) else []
+        hint = f" Did you mean {near[0]!r}?" if near else ""
+        raise RecipeError(expected("layers", "one of 'auto', 'last', or a list of module names", repr(value)) + hint)
     return tuple(value)
 
 

@@ -57,8 +57,8 @@ def retrofit(
         data: batches of `(inputs, targets)`, or mappings that hold `labels`; read from its start two or three times.
             Inputs are a tensor, a mapping of tensors or a tuple of several.
         repulsion: where heads should disagree: a source from `repulse.repulsion`, a loader of unlabelled batches, a
-            tensor of ready features, None for nowhere (LL-E), or "auto": dead leaves and phase-scrambled training
-            images if the inputs are images, nowhere (with a warning) otherwise. Recipes that do not repel in function
+            tensor of ready features, None for nowhere (LL-E), or "auto": `SyntheticImages()`, made from the training
+            images, if the inputs are images, nowhere (with a warning) otherwise. Recipes that do not repel in function
             space ignore it.
         layers: what the heads see: "auto" (the penultimate features, and statistics of earlier stages), "last" (the
             penultimate features alone), or names of modules to tap. If not given, what the recipe says.
@@ -78,7 +78,7 @@ def retrofit(
     if not isinstance(model, nn.Module):
         raise BackboneError(expected("model", "a `torch.nn.Module`", type(model).__name__))
     model = unwrap(model)
-    inputs = labelled(_first(data, recipe), 0)[0]
+    inputs, target = labelled(_first(data, recipe), 0)
     if device is not None:
         model.to(device)
     place = _device_of(model)
@@ -86,6 +86,7 @@ def retrofit(
     with feeding(inputs, "batch 0 of `data`", DataError):
         backbone = split(model, inputs, layers=recipe.layers, last_layer=last_layer)
     single = _check_outputs(backbone.outputs, recipe)
+    _check_first(target, backbone.outputs, recipe)
     names = _class_names(class_names, model, data, 2 if single else backbone.outputs, recipe)
     source = _resolve(repulsion, inputs, recipe)
     if progress:
@@ -132,6 +133,22 @@ def _check_outputs(outputs: int, recipe: Recipe) -> bool:
         wanted = "a network with one output (or a mean and a variance) for regression"
         raise BackboneError(expected("model", wanted, f"{outputs} outputs"))
     return recipe.task == "classification" and outputs == 1
+
+
+def _check_first(target: Tensor, outputs: int, recipe: Recipe) -> None:
+    """Refuse targets that the fit would refuse, before an hour is spent on features."""
+    if recipe.task == "regression" or outputs == 1:
+        return
+    if target.ndim != 1 or target.is_floating_point():
+        hint = ""
+        if target.ndim == 2:
+            one_hot = bool((target.sum(dim=1) == 1).all())
+            hint = "; for one-hot targets use `targets.argmax(dim=1)`" if one_hot else "; several labels are not taken"
+        got = f"{target.dtype} of shape {tuple(target.shape)}"
+        raise DataError(expected("targets", f"integer class indices, one for each sample{hint}", got))
+    if int(target.min()) < 0 or int(target.max()) >= outputs:
+        got = f"values from {int(target.min())} to {int(target.max())} in the first batch"
+        raise DataError(expected("targets", f"between 0 and {outputs - 1}", got))
 
 
 def _targets(features: Features, single: bool) -> Tensor:

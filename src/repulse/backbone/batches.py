@@ -156,7 +156,8 @@ def feeding(inputs: Any, name: str, error: type[DataError]) -> Iterator[None]:
     except (RuntimeError, TypeError, ValueError, IndexError, KeyError, AttributeError) as reason:
         if isinstance(reason, BackboneError | DataError):
             raise
-        got = f"{_form(inputs)}, on which it fails: {reason}"
+        why = (str(reason).splitlines() or [type(reason).__name__])[0].rstrip(".?! ")
+        got = f"{_form(inputs)}, on which it fails: {why}"
         raise error(expected(name, "inputs the model can take", got)) from reason
 
 

@@ -33,11 +33,13 @@ class Ending:
         pooling: "none", "mean" over the positions at which the layer is applied, or "one" of them for each sample.
         activation: what the network applies afterwards, and the heads undo by taking its place: "none", "log_softmax",
             "softmax" or "sigmoid".
+        flat: whether the one output of each sample comes as `(B,)`, not `(B, 1)`.
     """
 
     layers: tuple[str, ...]
     pooling: str = "none"
     activation: str = "none"
+    flat: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "layers", tuple(self.layers))
@@ -127,7 +129,8 @@ def recognise(names: Sequence[str], layers: Sequence[nn.Module], ran: Sequence[C
     z = torch.stack([positions(value, layer) for value, layer in zip(outputs, layers, strict=True)]).mean(dim=0)
     if logits.numel() != len(logits) * z.shape[-1] or len(z) != len(logits):
         return None
-    if not equal(nn.functional.linear(h, *weights_of(*layers)), z):
+    weight, bias = weights_of(*layers)
+    if not equal(nn.functional.linear(h.float(), weight.float(), bias.float()).to(z.dtype), z):
         return None
     flat = logits.reshape(len(logits), -1)
     names = tuple(names)
@@ -135,14 +138,22 @@ def recognise(names: Sequence[str], layers: Sequence[nn.Module], ran: Sequence[C
     for activation in activations:
         if z.shape[1] == 1:
             if equal(activate(activation, z[:, 0]), flat):
-                return Ending(names, "none", activation)
+                return Ending(names, "none", activation, logits.ndim == 1)
             continue
         if equal(activate(activation, z.mean(dim=1)), flat):
-            return Ending(names, "mean", activation)
+            return Ending(names, "mean", activation, logits.ndim == 1)
         nearest = (activate(activation, z) - flat.unsqueeze(1)).abs().amax(dim=-1).argmin(dim=1)
         if equal(activate(activation, z[torch.arange(len(z), device=z.device), nearest]), flat):
-            return Ending(names, "one", activation)
+            return Ending(names, "one", activation, logits.ndim == 1)
     return None
+
+
+def follows(ending: Ending, features: Tensor, weights: tuple[Tensor, Tensor], logits: Tensor) -> bool:
+    """Whether a network's output is what its last layer makes of these features."""
+    weight, bias = weights
+    again = activate(ending.activation, nn.functional.linear(features.detach().float(), weight.float(), bias.float()))
+    coarse = min((features.dtype, weight.dtype, logits.dtype), key=lambda dtype: dtype.itemsize)
+    return equal(again.to(coarse), logits.detach().reshape(len(features), -1).to(coarse))
 
 
 def find_ending(ran: Sequence[tuple[str, nn.Module, Call]], logits: Tensor) -> Ending | None:
@@ -157,7 +168,22 @@ def find_ending(ran: Sequence[tuple[str, nn.Module, Call]], logits: Tensor) -> E
     return None
 
 
-def refuse(ran: list[tuple[str, nn.Module]], logits: Tensor, wanted: str | None) -> BackboneError:
+def _after(outputs: Float[Tensor, "B P K"], logits: Tensor) -> str:
+    """What a network does to the output of its last layer, if it is one of the usual things."""
+    flat = logits.reshape(len(logits), -1)
+    if outputs.shape[1] == 1 and outputs[:, 0].shape == flat.shape:
+        z = outputs[:, 0]
+        if equal(z, flat):
+            return "a hook or wrapper"
+        for words, value in (("a ReLU", z.relu()), ("one sigmoid an output", z.sigmoid()), ("a tanh", z.tanh())):
+            if equal(value, flat):
+                return words
+        if equal(z * (flat / z).median(), flat):
+            return f"a factor of {float((flat / z).median()):.3g}"
+    return "something else"
+
+
+def refuse(ran: Sequence[tuple[str, nn.Module, Call]], logits: Tensor, wanted: str | None) -> BackboneError:
     """Why a network is not taken: what was found, and what to do."""
     shape = tuple(logits.shape)
     if logits.ndim > 2 and logits.numel() > len(logits) * logits.shape[1]:
@@ -167,16 +193,16 @@ def refuse(ran: list[tuple[str, nn.Module]], logits: Tensor, wanted: str | None)
     if not ran:
         found = "one that ran none" if wanted is None else f"a pass that did not run `{wanted}`"
         return BackboneError(expected("model", "a network that ends in a linear layer", found))
-    name, layer = ran[-1]
+    if not bool(torch.isfinite(logits).all()):
+        return BackboneError(expected("the model's output", "finite", "NaN or infinite values"))
+    name, layer, (_, outputs) = ran[-1]
     size = weights_of(layer)[0].shape[0]
     if logits.numel() != len(logits) * size:
         got = f"`{name}` with {size} outputs as the last one to run, and {shape} from the model"
     else:
-        got = f"something else after `{name}`, the last one to run"
-    if wanted is None:
-        hint = "; let the model return the logits of that layer, or name another with `last_layer`"
-    else:
-        hint = "; leave out `last_layer` to have it found"
+        got = f"{_after(positions(outputs, layer), logits)} after `{name}`, the last one to run"
+    hint = "name another with `last_layer`" if wanted is None else "leave out `last_layer` to have it found"
+    hint = f"; let the model return the logits of that layer, or {hint}"
     return BackboneError(expected("the model's output", "that of a linear layer, or its softmax", got + hint))
 
 

@@ -99,7 +99,7 @@ def compute_features(
             elsewhere = _ready(repulsion, features)
         elif repulsion is not None:
             elsewhere = _repulsion_pass(plan, repulsion, stack)  # pyright: ignore[reportArgumentType]
-    return Features(features, targets, elsewhere)
+    return Features(features, targets, None if elsewhere is None else elsewhere.to(features.device))
 
 
 def first_batch(data: Iterable[Any], seed: int) -> Any:
@@ -130,6 +130,7 @@ def _training_pass(
         return train, made
     total = _length(data)
     total = None if total is None else total * plan.augmentations
+    largest = 0
     passes = stack.enter_context(closing(_passes(data, plan)))
     for i, batch in enumerate(_bar(passes, "features", total, plan.progress)):
         inputs, target = labelled(batch, i)
@@ -139,7 +140,8 @@ def _training_pass(
         if source is None or made is None or made.complete:
             continue
         wanted = plan.samples if total is None else -(-plan.samples * (i + 1) // total)  # spread over all batches
-        alone = size_of(inputs) == 1 and made.rows > 0  # sources may need company
+        largest = max(largest, size_of(inputs))
+        alone = size_of(inputs) == 1 < largest and made.rows > 0  # sources may need company
         if wanted > made.rows and not alone and not made.covers(key):
             generator = torch.Generator().manual_seed(_mixed(plan.seed, i))
             drawn = source.sample_inputs(to_device(inputs, plan.device), generator)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from functools import partial
 from types import CodeType, FunctionType
 from typing import Any
 
@@ -33,21 +34,36 @@ def weights_of(model: nn.Module) -> str:
     return digest.hexdigest()[:32]
 
 
-def settings_of(thing: Any) -> Any:
-    """What an object was made with, as something that can be written down and compared."""
+def fingerprint_of(model: nn.Module) -> dict[str, str]:
+    """Which network it is, and with which weights."""
+    return {**architecture_of(model), "weights": weights_of(model)}
+
+
+def settings_of(thing: Any, seen: tuple[int, ...] = ()) -> Any:
+    """What an object was made with, and the code of classes that are not ours, to be written down and compared."""
+    if isinstance(thing, bool | int | float | str) or thing is None:
+        return thing
+    if id(thing) in seen:
+        return "itself"
+    seen = (*seen, id(thing))
     if isinstance(thing, Tensor):
         return digest_of(thing)
     if isinstance(thing, np.ndarray):
         return [str(thing.dtype), list(thing.shape), hashlib.sha256(thing.tobytes()).hexdigest()[:32]]
+    if isinstance(thing, CodeType):
+        return [hashlib.sha256(thing.co_code).hexdigest()[:32], thing.co_names, settings_of(thing.co_consts, seen)]
     if isinstance(thing, FunctionType):
         held = [cell.cell_contents for cell in thing.__closure__ or ()]
-        return ["function", settings_of(thing.__code__), settings_of(held)]
-    if isinstance(thing, CodeType):
-        return [hashlib.sha256(thing.co_code).hexdigest()[:32], settings_of(thing.co_consts)]
-    if isinstance(thing, bool | int | float | str) or thing is None:
-        return thing
+        parts = (thing.__code__, held, thing.__defaults__, thing.__kwdefaults__)
+        return ["function", *(settings_of(part, seen) for part in parts)]
+    if isinstance(thing, partial):
+        return ["partial", *(settings_of(part, seen) for part in (thing.func, thing.args, thing.keywords))]
     if isinstance(thing, tuple | list):
-        return [settings_of(part) for part in thing]
+        return [settings_of(part, seen) for part in thing]
     if isinstance(thing, dict):
-        return {str(key): settings_of(value) for key, value in thing.items()}
-    return {"class": type(thing).__qualname__, **settings_of(getattr(thing, "__dict__", {"is": repr(thing)}))}
+        return {str(key): settings_of(value, seen) for key, value in thing.items()}
+    if isinstance(thing, type) or not hasattr(thing, "__dict__"):
+        return getattr(thing, "__qualname__", None) or type(thing).__qualname__
+    kinds = [kind for kind in type(thing).__mro__ if not kind.__module__.startswith(("repulse.", "builtins", "abc"))]
+    code = [value for kind in kinds for value in vars(kind).values() if isinstance(value, FunctionType)]
+    return {"class": type(thing).__qualname__, "code": settings_of(code, seen), **settings_of(vars(thing), seen)}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -15,9 +15,8 @@ from repulse.backbone.batches import call, logits_of, mask_of, shorten, size_of,
 from repulse.backbone.endings import (
     Call,
     Ending,
-    activate,
-    equal,
     find_ending,
+    follows,
     is_last_layer,
     pool,
     positions,
@@ -25,7 +24,7 @@ from repulse.backbone.endings import (
     together,
     weights_of,
 )
-from repulse.backbone.taps import Ran, Tap, find_taps, layout_of, named_taps, tensor_in
+from repulse.backbone.taps import Ran, Tap, find_taps, fits, layout_of, named_taps, tensor_in
 from repulse.errors import BackboneError, expected
 from repulse.modes import evaluating
 
@@ -112,9 +111,12 @@ class Backbone(nn.Module):
                 raise BackboneError(expected("model", f"one that runs `{name}`", "a pass without it"))
         inputs, outputs = zip(*(ends[name] for name in self.ending.layers), strict=True)
         pooled = pool(self.ending, together(inputs, layers), positions(outputs[0], layers[0]), logits)
+        if not follows(self.ending, pooled, self.weights, logits):
+            wanted = f"that of {self.ending} as in the first batch"
+            raise BackboneError(expected("the model's output", wanted, "something else; it depends on more than that"))
         if not self.taps:
             return pooled
-        return torch.cat([pooled, *(read[tap.name].to(pooled.dtype) for tap in self.taps)], dim=1)
+        return torch.cat([pooled, *(read[tap.name] for tap in self.taps)], dim=1)
 
 
 def split(
@@ -133,8 +135,10 @@ def split(
     """
     model = unwrap(model)
     few = shorten(batch, FEW)
-    caller = threading.get_ident()
     names = dict(model.named_modules())
+    if last_layer is not None and not isinstance(last_layer, str):
+        got = f"a {type(last_layer).__name__}"
+        raise BackboneError(expected("last_layer", "the name of a layer, such as 'fc'", got))
     if last_layer is not None and (last_layer not in names or not is_last_layer(names[last_layer])):
         _refuse_name(last_layer, names)
     ran: list[Ran] = []
@@ -144,10 +148,8 @@ def split(
         wanted = is_last_layer(module) if last_layer is None else name == last_layer
 
         def hook(_: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
-            if threading.get_ident() != caller:
-                return
             left, entered = tensor_in(output), tensor_in(inputs)
-            if left is not None and left.ndim > 1 and len(left) == size_of(few):
+            if left is not None and left.ndim > 1:
                 before = None if entered is None else tuple(entered.shape)
                 ran.append(Ran(name, before, tuple(left.shape), any(module.children()), layout_of(module)))
             if wanted and isinstance(output, Tensor) and entered is not None:
@@ -155,25 +157,33 @@ def split(
 
         return hook
 
-    hooks = []
-    try:
-        for name, module in names.items():
-            if not isinstance(module, torch.jit.ScriptModule):  # which takes no hooks
-                hooks.append(module.register_forward_hook(watch(name, module)))
-        with evaluating(model), torch.no_grad():
-            logits = logits_of(call(model, few))
-    finally:
-        for hook in hooks:
-            hook.remove()
-    _check_repeats(model, few, logits)
-    if logits.ndim == 0 or len(logits) != size_of(few):
+    def watch_size(name: str, module: nn.Module):
+        def hook(_: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
+            left = tensor_in(output)
+            if left is not None and left.ndim > 1:
+                sizes.append((name, len(left)))
+
+        return hook
+
+    sizes: list[tuple[str, int]] = []
+    logits = _watched(model, names, watch, few)
+    size = size_of(few)
+    if logits.ndim == 0 or len(logits) != size:
         got = f"shape {tuple(logits.shape)}"
-        raise BackboneError(expected("model(batch)", f"one output for each of {size_of(few)} inputs", got))
+        raise BackboneError(expected("model(batch)", f"one output for each of {size} inputs", got))
+    fewer = shorten(few, max(size - 1, 1))
+    again = _watched(model, names, watch_size, fewer)
+    _check_repeats(logits, again)
+    if len(sizes) == len(ran):  # samples come first in what gives fewer for fewer inputs
+        ran = [r for r, (_, n) in zip(ran, sizes, strict=True) if r.left[0] == size and n == size_of(fewer)]
+    else:
+        ran = [r for r in ran if r.left[0] == size]
     ending = find_ending(ends, logits)
     if ending is None:
-        raise refuse([(name, module) for name, module, _ in ends], logits, last_layer)
+        raise refuse(ends, logits, last_layer)
     backbone = Backbone(model, ending, several=len(few) if isinstance(few, tuple) and len(few) > 1 else None)
-    _check_end(backbone, few, logits)
+    with torch.no_grad():
+        backbone(few)  # which checks that the layer does not run again after it made the output
     return _with_taps(backbone, few, layers, ran)
 
 
@@ -201,8 +211,13 @@ def _with_taps(backbone: Backbone, few: Any, layers: str | Sequence[str], ran: l
         if layers != "auto":
             raise BackboneError(expected("layers", "'auto', 'last' or a list of module names", repr(layers)))
         taps = find_taps(ran, inputs)
+        if inputs is None and not any(value.is_floating_point() for _, value in tensors_of(few)):
+            # Of texts, which are padded: only where it is known which tokens are no padding.
+            mask, left = mask_of(few), {module.name: module.left for module in ran}
+            taps = [tap for tap in taps if mask is not None and tap.reads == "mean" and fits(mask, left[tap.name])]
     else:
         taps = named_taps(list(layers), ran, inputs, [name for name, _ in backbone.model.named_modules()])
+        return Backbone(backbone.model, backbone.ending, taps, backbone.several)
     model, ending, several = backbone.model, backbone.ending, backbone.several
     with torch.no_grad():
         found = Backbone(model, ending, taps, several)(few)
@@ -233,21 +248,30 @@ def _same(a: Tensor, b: Tensor) -> bool:
 
 
 @torch.no_grad()
-def _check_end(backbone: Backbone, inputs: Any, logits: Tensor) -> None:
-    """Refuse a last layer that runs again after it has made the output: which of its inputs would be the features?"""
-    again = activate(backbone.ending.activation, nn.functional.linear(backbone(inputs), *backbone.weights))
-    if not equal(again, logits.reshape(len(logits), -1)):
-        got = f"{backbone.ending}, which runs again after it made the output"
-        raise BackboneError(expected("the last layer", "one that runs once", got))
+def _watched(model: nn.Module, names: dict[str, nn.Module], watch: Callable[..., Any], inputs: Any) -> Tensor:
+    """Run a batch with a hook on every module, for this thread alone, and return the logits."""
+    caller = threading.get_ident()
+    hooks = []
+
+    def mine(hook: Callable[..., None]):
+        return lambda *call: hook(*call) if threading.get_ident() == caller else None
+
+    try:
+        for name, module in names.items():
+            if not isinstance(module, torch.jit.ScriptModule):  # which takes no hooks
+                hooks.append(module.register_forward_hook(mine(watch(name, module))))
+        with evaluating(model):
+            return logits_of(call(model, inputs))
+    finally:
+        for hook in hooks:
+            hook.remove()
 
 
-@torch.no_grad()
-def _check_repeats(model: nn.Module, inputs: Any, logits: Tensor) -> None:
-    """Refuse a model that is not a function of its input: nothing it says could be stored."""
-    with evaluating(model):
-        again = logits_of(call(model, inputs))
-    if again.shape != logits.shape or not torch.allclose(again, logits, rtol=1e-3, atol=1e-4, equal_nan=True):
-        got = "different outputs in two passes over one batch in eval mode; look for randomness in `forward`"
+def _check_repeats(logits: Tensor, again: Tensor) -> None:
+    """Refuse a model that is not a function of each input: nothing it says could be stored."""
+    same = again.shape[1:] == logits.shape[1:] and again.ndim > 0
+    if not same or not torch.allclose(again, logits[: len(again)], rtol=1e-3, atol=1e-4, equal_nan=True):
+        got = "different outputs in two passes in eval mode; look for randomness, or inputs that see each other"
         raise BackboneError(expected("model", "one that returns the same output for the same input", got))
 
 

@@ -31,7 +31,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from repulse.backbone.batches import as_bytes
-from repulse.errors import CacheError, CacheWarning, expected
+from repulse.errors import CacheError, CacheWarning, DataError, expected
 from repulse.files import sweep, write_whole
 
 MEMORY_LIMIT = 4 * 2**30
@@ -70,6 +70,10 @@ class Store:
 
     def append(self, key: str, *columns: Tensor) -> None:
         """Add the rows of one batch: features, and perhaps targets."""
+        for column, before in zip(columns, self.parts[0] if self.parts else (), strict=False):
+            if column.shape[1:] != before.shape[1:]:
+                got = f"{tuple(before.shape[1:])} and then {tuple(column.shape[1:])}"
+                raise DataError(expected("features and targets", "of one shape in every batch", got))
         self.rows += len(columns[0])
         self.bytes += sum(column.nbytes for column in columns)
         if self.spilled is None and self.bytes > self.limit:

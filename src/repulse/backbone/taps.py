@@ -55,12 +55,16 @@ class Tap:
         if values.requires_grad:
             values = values.clone()  # what comes next may write into it
         if self.layout == "vector":
-            return values.flatten(start_dim=1)
+            flat = values.flatten(start_dim=1)
+            if flat.shape[1] != self.columns:
+                got = f"{flat.shape[1]}; inputs must be as large as those of the first batch"
+                raise BackboneError(expected(f"numbers at `{self.name}`", str(self.columns), got))
+            return flat
         first = self.layout == "channels_first"
         flat, axis = (values.flatten(2), 2) if first else (values.flatten(1, -2), 1)
         count = flat.shape[axis]
-        if mask is not None and not first and mask.shape == flat.shape[:2]:
-            weight = mask.to(flat).unsqueeze(2)
+        if mask is not None and not first and fits(mask, flat.shape):
+            weight = torch.nn.functional.pad(mask.to(flat), (0, flat.shape[1] - mask.shape[1])).unsqueeze(2)
             flat, count = flat * weight, weight.sum(dim=1).clamp_min(1)
         mean = flat.sum(dim=axis) / count
         if self.reads == "mean":
@@ -126,6 +130,11 @@ def tensor_in(output: Any) -> Tensor | None:
     return output if isinstance(output, Tensor) and not output.is_nested else None
 
 
+def fits(mask: Tensor, shape: Sequence[int]) -> bool:
+    """Whether a mask `(B, T)` says which tokens of `(B, T, C)` count; a network may add padding of its own."""
+    return len(shape) == 3 and mask.shape[0] == shape[0] and mask.shape[1] <= shape[1]
+
+
 def layout_of(module: nn.Module) -> str | None:
     """Where a module has its channels, if its kind tells."""
     if isinstance(module, _FIRST):
@@ -167,7 +176,7 @@ def named_taps(names: Sequence[str], ran: Sequence[Ran], inputs: Tensor | None, 
         if name not in outputs or not name:
             near = difflib.get_close_matches(name, list(outputs) or list(known), n=1, cutoff=0.0)
             hint = f" Did you mean {near[0]!r}?" if near else ""
-            what = f"{name!r}, which gives no tensor to tap" if name in known and name else repr(name)
+            what = f"{name!r}, which is no such module" if name in known and name else repr(name)
             raise BackboneError(
                 expected("layers", "names of modules of the model that run before its last layer", what) + hint
             )

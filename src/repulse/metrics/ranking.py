@@ -44,6 +44,9 @@ def roc_curve(inside: Tensor, outside: Tensor) -> tuple[Tensor, Tensor]:
 def _at_or_above(inside: Tensor, outside: Tensor) -> tuple[Tensor, Tensor]:
     """How many inside and outside samples score at least each distinct score, from none downwards."""
     for name, scores in (("inside", inside), ("outside", outside)):
+        if not isinstance(scores, Tensor):
+            got = f"{type(scores).__name__}; pass one of its scores, such as `.epistemic`"
+            raise DataError(expected(name, "a vector of scores", got))
         if scores.ndim != 1 or not len(scores):
             raise DataError(expected(name, "a non-empty vector of scores", f"shape {tuple(scores.shape)}"))
         if bool(torch.isnan(scores).any()):

@@ -29,6 +29,7 @@ PRETRAINED_NOISE = 0.1
 """Noise added to copies of a pretrained last layer, relative to the spread of its weights."""
 
 
+@torch.inference_mode(False)  # whatever the caller's mode is
 def fit_heads(
     features: Tensor,
     targets: Tensor,
@@ -160,7 +161,7 @@ def feature_scaling(features: Tensor, taps: int = 0, tap_scale: float = 1.0) -> 
     scale = torch.where(common > 0, common, torch.ones_like(common)).expand(features.shape[1]).clone()
     if taps:
         own = spread[width:].sqrt()
-        still = own <= 1e-6 * (shift[width:].abs() + own.mean())
+        still = own <= 1e-6 * (shift[width:].abs() + own.median())
         scale[width:] = torch.where(still, torch.full_like(own, torch.inf), own / tap_scale)
     return shift, scale
 
@@ -169,7 +170,7 @@ def _run(particles: Particles, problem: Problem, recipe: Recipe, progress: bool,
     recipe = recipe.replace(strength=recipe.strength_for(getattr(problem.task, "classes", None)))
     diverged = None
     try:
-        with torch.inference_mode(False), torch.enable_grad():  # whatever the caller's mode is
+        with torch.inference_mode(False), torch.enable_grad():
             particles.history = optimise(particles, problem, recipe, progress)
     except DivergedError as error:
         diverged, particles.history = error, error.history
@@ -261,9 +262,11 @@ def _start_from(
         raise DataError(expected("start", wanted, f"{tuple(weight.shape)} and {tuple(bias.shape)}"))
     bias = (bias + weight @ shift - y_shift) / y_scale
     weight = torch.where(scale.isfinite(), weight * scale, 0.0) / y_scale
+    spread = weight[:, :known].std(correction=0)
+    spread = spread if spread > 0 else weight[:, :known].abs().mean()
     for copy, noisy in ((heads.weight, weight), (heads.bias, bias)):
         noise = torch.randn(copy.shape, generator=generator).to(copy)
-        copy.copy_(PRETRAINED_NOISE * weight[:, :known].std() * noise)
+        copy.copy_(PRETRAINED_NOISE * spread * noise)
         copy[:, :outputs] += noisy
 
 
@@ -305,7 +308,10 @@ def _check_targets(targets: Tensor, samples: int, recipe: Recipe, classes: int |
     if recipe.task == "regression" and targets.shape == (samples, 1):
         targets = targets.squeeze(1)
     if targets.shape != (samples,):
-        hint = "; for one-hot targets use `targets.argmax(dim=1)`" if targets.ndim == 2 else ""
+        hint = ""
+        if targets.ndim == 2:
+            one_hot = bool((targets.sum(dim=1) == 1).all())
+            hint = "; for one-hot targets use `targets.argmax(dim=1)`" if one_hot else "; several labels are not taken"
         wanted = f"of shape ({samples},), one for each sample{hint}"
         raise DataError(expected("targets", wanted, f"shape {tuple(targets.shape)}"))
     if recipe.task == "regression":
