@@ -60,8 +60,8 @@ def demo(
     typer.echo(table.text())
     typer.echo(
         f"\n{experiment.over_seeds(seeds)}; * marks the best of a column. accuracy, ECE and AUROC "
-        "(the pairs a/b) in percent.\nRepelled on dead leaves and scrambled or warped digits; photographs and scrambled "
-        "digits were in no fit."
+        "(the pairs a/b) in percent.\nRepelled on dead leaves and scrambled or warped digits; photographs and "
+        "digits with permuted pixels were in no fit."
     )
     typer.echo(f"The page: {page}")
     if browse:
