@@ -7,37 +7,94 @@ import hashlib
 import http.server
 import io
 import json
+import os
+import pickle
+import signal
+import socket
+import struct
+import subprocess
+import sys
 import tarfile
 import threading
+import time
+import zipfile
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from PIL import Image
+from scipy.io import savemat
 
+from repulse import data
+from repulse.data import download, registry, toys
+from repulse.data import fetch as command
 from repulse.data.fetch import REMOTES, Remote, fetch, missing
 from repulse.data.images import cifar10, normalise, textures, tiny_imagenet
 from repulse.data.mnist import blend, fashion_mnist, mnist, notmnist
+from repulse.data.pickles import read_pickle
 from repulse.data.text import clinc150
-from repulse.errors import DataError
+from repulse.errors import DataError, RecipeError
 
 
 def sha256(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
+class Handler(http.server.SimpleHTTPRequestHandler):
+    """Serves files, with ranges if told to, and drops connections when told to."""
+
+    ranges = True
+    drops: tuple[int, ...] = ()
+    stall = False
+    busy = 0
+    asked: list[str | None]
+
+    def log_message(self, *_):
+        pass
+
+    def do_GET(self):
+        path = Path(self.translate_path(self.path))
+        wanted = self.headers.get("Range")
+        self.asked.append(wanted)
+        if not path.is_file() or len(self.asked) <= self.busy:
+            self.send_error(503 if self.busy else 404)
+            return
+        content = path.read_bytes()
+        start = int(wanted.removeprefix("bytes=").rstrip("-")) if wanted and self.ranges else 0
+        if start and start >= len(content):
+            self.send_response(416)
+            self.send_header("Content-Range", f"bytes */{len(content)}")
+            self.end_headers()
+            return
+        self.send_response(206 if start else 200)
+        if start:
+            self.send_header("Content-Range", f"bytes {start}-{len(content) - 1}/{len(content)}")
+        self.send_header("Content-Length", str(len(content) - start))
+        self.end_headers()
+        number = len(self.asked) - 1
+        self.wfile.write(content[start:][: self.drops[number] if number < len(self.drops) else None])
+        self.wfile.flush()
+        if self.stall and number == 0:
+            time.sleep(20)
+
+
 @pytest.fixture
-def server(tmp_path):
+def handler():
+    return type("Fresh", (Handler,), {"asked": []})
+
+
+@pytest.fixture
+def server(tmp_path, handler, monkeypatch):
     """A web server for the folder `served`."""
+    monkeypatch.setattr(download, "PAUSE", 0.0)
     folder = tmp_path / "served"
     folder.mkdir()
-
-    class Quiet(http.server.SimpleHTTPRequestHandler):
-        def log_message(self, *_):
-            pass
-
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=folder)) as running:
-        thread = threading.Thread(target=running.serve_forever, daemon=True)
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), partial(handler, directory=folder)) as running:
+        running.daemon_threads = True
+        running.block_on_close = False
+        thread = threading.Thread(target=running.serve_forever, args=(0.01,), daemon=True)
         thread.start()
         yield folder, f"http://127.0.0.1:{running.server_address[1]}"
         running.shutdown()
@@ -54,7 +111,12 @@ def archive(members: dict[str, bytes]) -> bytes:
 
 
 def left(root) -> list[str]:
-    return sorted(str(path.relative_to(root)) for path in root.rglob("*") if path.is_file() or ".fetch" in path.name)
+    """All files but the lock."""
+    return sorted(
+        str(path.relative_to(root))
+        for path in root.rglob("*")
+        if (path.is_file() or ".fetch" in path.name) and path.name != ".fetch.lock"
+    )
 
 
 def test_a_file_is_fetched_once_and_checked(server, tmp_path):
@@ -105,10 +167,16 @@ def test_a_truncated_archive_is_refused(server, tmp_path):
     assert left(tmp_path / "d") == []
 
 
-def test_publishers_are_asked_over_https_and_every_file_has_a_digest():
+def test_everything_from_publishers_has_a_digest():
+    assert len({remote.url for remote in REMOTES}) == len(REMOTES) > 20
     for remote in REMOTES:
-        assert remote.url.startswith("https://")
-        assert all(len(digest) == 64 for digest in remote.files.values())
+        assert remote.url.startswith(("https://", "http://"))
+        assert len(remote.digest) in {0, 32, 64}
+        assert remote.files or remote.folders
+        for digest in remote.files.values():
+            assert len(digest) in ({0, 32, 64} if remote.digest else {32, 64})
+        assert remote.digest or not remote.folders
+        assert set(remote.members) <= set(remote.files)
 
 
 def test_cifar10_binary_layout(tmp_path):
@@ -208,3 +276,837 @@ def test_clinc150_is_read_and_labels_name_intents(tmp_path):
     assert data.test_labels.tolist() == [1]
     assert data.out_of_scope == ["who am I"]
     assert data.wikipedia == ["One sentence.", "Another one."]
+
+
+NOISE = np.random.default_rng(7).bytes(100_000)
+
+
+def part_of(root: Path) -> Path:
+    (part,) = (root / ".fetch").glob("*.part")
+    return part
+
+
+def test_a_dropped_connection_is_taken_up_where_it_broke(server, handler, tmp_path):
+    folder, url = server
+    (folder / "big").write_bytes(NOISE)
+    handler.drops = (40_000, 25_000)
+    fetch(Remote("big", f"{url}/big", {"big": sha256(NOISE)}), tmp_path / "d", progress=False)
+    assert handler.asked == [None, "bytes=40000-", "bytes=65000-"]
+    assert left(tmp_path / "d") == ["big"]
+
+
+def test_what_came_before_giving_up_is_kept_for_the_next_try(server, handler, tmp_path):
+    folder, url = server
+    (folder / "big").write_bytes(NOISE)
+    handler.drops = (10_000, *[1000] * (download.TRIES - 1))
+    remote = Remote("big", f"{url}/big", {"big": sha256(NOISE)})
+    with pytest.raises(DataError, match=r"14000 of 100000.*14000 bytes that came are kept"):
+        fetch(remote, tmp_path / "d", progress=False)
+    assert part_of(tmp_path / "d").stat().st_size == 14_000
+    fetch(remote, tmp_path / "d", progress=False)
+    assert handler.asked[-1] == "bytes=14000-"
+    assert left(tmp_path / "d") == ["big"]
+
+
+def test_a_server_without_ranges_is_asked_anew(server, handler, tmp_path):
+    folder, url = server
+    (folder / "big").write_bytes(NOISE)
+    handler.ranges, handler.drops = False, (40_000,)
+    fetch(Remote("big", f"{url}/big", {"big": sha256(NOISE)}), tmp_path / "d", progress=False)
+    assert handler.asked == [None, "bytes=40000-"]
+    assert (tmp_path / "d/big").read_bytes() == NOISE
+
+
+@pytest.mark.parametrize("extra", [b"", b"more than there is"])
+def test_a_part_that_is_whole_or_too_long(server, handler, tmp_path, extra):
+    folder, url = server
+    (folder / "big").write_bytes(NOISE)
+    handler.drops = (1000,) * download.TRIES
+    remote = Remote("big", f"{url}/big", {"big": sha256(NOISE)})
+    with pytest.raises(DataError):
+        fetch(remote, tmp_path / "d", progress=False)
+    part_of(tmp_path / "d").write_bytes(NOISE + extra)
+    fetch(remote, tmp_path / "d", progress=False)
+    assert handler.asked[download.TRIES :] == [f"bytes={len(NOISE + extra)}-", *([None] if extra else [])]
+    assert left(tmp_path / "d") == ["big"]
+
+
+def test_a_part_of_something_else_is_thrown_away(server, handler, tmp_path):
+    folder, url = server
+    (folder / "big").write_bytes(NOISE)
+    handler.drops = (1000,) * download.TRIES
+    remote = Remote("big", f"{url}/big", {"big": sha256(NOISE)})
+    with pytest.raises(DataError):
+        fetch(remote, tmp_path / "d", progress=False)
+    part_of(tmp_path / "d").write_bytes(b"x" * 50_000)
+    with pytest.raises(DataError, match=r"SHA-256.*nothing was kept"):
+        fetch(remote, tmp_path / "d", progress=False)
+    assert left(tmp_path / "d") == []
+    fetch(remote, tmp_path / "d", progress=False)
+    assert left(tmp_path / "d") == ["big"]
+
+
+def test_a_killed_download_goes_on(server, handler, tmp_path):
+    folder, url = server
+    (folder / "big").write_bytes(NOISE * 30)
+    handler.drops, handler.stall = (2_500_000,), True
+    root, digest = tmp_path / "d", sha256(NOISE * 30)
+    script = (
+        "import sys; from pathlib import Path; from repulse.data.fetch import Remote, fetch;"
+        "fetch(Remote('big', sys.argv[1], {'big': sys.argv[2]}), Path(sys.argv[3]), progress=False)"
+    )
+    child = subprocess.Popen([sys.executable, "-c", script, f"{url}/big", digest, str(root)])
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline and not any(path.stat().st_size for path in root.glob(".fetch/*.part")):
+        time.sleep(0.05)
+    os.kill(child.pid, signal.SIGKILL)
+    child.wait()
+    have = part_of(root).stat().st_size
+    assert 0 < have < 3_000_000
+    (root / ".fetch/unpacked").mkdir()  # as a kill while unpacking would leave it
+    fetch(Remote("big", f"{url}/big", {"big": digest}), root, progress=False)
+    assert handler.asked == [None, f"bytes={have}-"]
+    assert left(root) == ["big"]
+
+
+def test_two_at_once_download_once(server, handler, tmp_path):
+    folder, url = server
+    (folder / "big").write_bytes(NOISE)
+    remote = Remote("big", f"{url}/big", {"big": sha256(NOISE)})
+    threads = [threading.Thread(target=fetch, args=(remote, tmp_path / "d", False)) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert handler.asked == [None]
+    assert left(tmp_path / "d") == ["big"]
+
+
+def test_a_busy_server_is_asked_again_and_an_absent_one_is_not(server, handler, tmp_path, monkeypatch):
+    folder, url = server
+    (folder / "big").write_bytes(NOISE)
+    handler.busy = 2
+    remote = Remote("big", f"{url}/big", {"big": sha256(NOISE)})
+    fetch(remote, tmp_path / "d", progress=False)
+    assert len(handler.asked) == 3
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # nobody listens
+        nowhere = Remote("none", f"http://127.0.0.1:{taken.getsockname()[1]}/x", {"x": sha256(b"")})
+        monkeypatch.setattr(download, "PAUSE", 60.0)
+        start = time.monotonic()
+        with pytest.raises(DataError, match=r"Expected to download none.*refused"):
+            fetch(nowhere, tmp_path / "e", progress=False)
+        assert time.monotonic() - start < 30
+
+
+def test_a_folder_that_cannot_be_written_is_said(server, tmp_path):
+    folder, url = server
+    (folder / "big").write_bytes(NOISE)
+    (tmp_path / "d").write_text("a file where the folder should be")
+    with pytest.raises(DataError, match="Expected to write big to"):
+        fetch(Remote("big", f"{url}/big", {"big": sha256(NOISE)}), tmp_path / "d", progress=False)
+
+
+def test_digests_of_the_whole_download_may_be_md5(server, tmp_path):
+    folder, url = server
+    packed = archive({"set/a": b"A", "set/b/c": b"C", "other": b"O"})
+    (folder / "set.tar.gz").write_bytes(packed)
+    digest = hashlib.md5(packed).hexdigest()
+    fetch(Remote("set", f"{url}/set.tar.gz", digest=digest, folders={"x/set": "set"}), tmp_path / "d", progress=False)
+    assert left(tmp_path / "d") == ["x/set/a", "x/set/b/c"]
+    wrong = Remote("set", f"{url}/set.tar.gz", digest="0" * 32, folders={"x/set": "set"})
+    assert missing(wrong, tmp_path / "d") == []
+    with pytest.raises(DataError, match=f"MD5 {'0' * 32}, but got {digest}"):
+        fetch(wrong, tmp_path / "e", progress=False)
+    assert left(tmp_path / "e") == []
+    with pytest.raises(DataError, match="to hold none"):
+        fetch(Remote("set", f"{url}/set.tar.gz", digest=digest, folders={"y": "none"}), tmp_path / "e", progress=False)
+
+
+def test_a_full_disk_does_not_cost_the_download(server, handler, tmp_path, monkeypatch):
+    folder, url = server
+    packed = archive({"set/a": b"A"})
+    (folder / "set.tar.gz").write_bytes(packed)
+    remote = Remote("set", f"{url}/set.tar.gz", digest=sha256(packed), folders={"set": "set"})
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(download, "extract_folder", full)
+        with pytest.raises(DataError, match=r"Expected to write set to .*No space left"):
+            fetch(remote, tmp_path / "d", progress=False)
+    fetch(remote, tmp_path / "d", progress=False)
+    assert handler.asked == [None, f"bytes={len(packed)}-"]
+    assert left(tmp_path / "d") == ["set/a"]
+
+
+def zipped(members: dict[str, bytes], link: str = "") -> bytes:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as file:
+        for name, content in members.items():
+            file.writestr(name, content)
+        if link:
+            info = zipfile.ZipInfo(link)
+            info.external_attr = 0o120777 << 16
+            file.writestr(info, "/etc/passwd")
+    return buffer.getvalue()
+
+
+def linked(name: str, kind: bytes) -> bytes:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w:gz") as tar:
+        info = tarfile.TarInfo(name)
+        info.type, info.linkname = kind, "/etc/passwd"
+        tar.addfile(info)
+    return buffer.getvalue()
+
+
+def test_a_zip_gives_its_members_and_folders(server, tmp_path):
+    folder, url = server
+    packed = zipped({"gzip/a": b"A", "pictures/one/1.png": b"1", "pictures/two/2.png": b"2", "pictures/empty/": b""})
+    (folder / "set.zip").write_bytes(packed)
+    remote = Remote(
+        "set", f"{url}/set.zip", {"raw/a": ""}, {"raw/a": "gzip/a"}, digest=sha256(packed), folders={"p": "pictures"}
+    )
+    fetch(remote, tmp_path / "d", progress=False)
+    assert left(tmp_path / "d") == ["p/one/1.png", "p/two/2.png", "raw/a"]
+
+
+@pytest.mark.parametrize(
+    "packed",
+    [
+        archive({"set/a": b"A", "../outside": b"E"}),
+        archive({"set/a": b"A", "set/../../outside": b"E"}),
+        archive({"set/a": b"A", "/outside": b"E"}),
+        zipped({"set/a": b"A", "../outside": b"E"}),
+        zipped({"set/a": b"A", "/outside": b"E"}),
+        zipped({"set/a": b"A", "..\\outside": b"E"}),
+        zipped({"set/a": b"A", "C:/outside": b"E"}),
+        zipped({"set/a": b"A"}, link="set/link"),
+        linked("set/link", tarfile.SYMTYPE),
+        linked("set/link", tarfile.LNKTYPE),
+        linked("set/device", tarfile.CHRTYPE),
+    ],
+)
+def test_a_malicious_archive_is_refused_and_leaves_nothing(server, tmp_path, packed):
+    folder, url = server
+    (folder / "set").write_bytes(packed)
+    remote = Remote("set", f"{url}/set", digest=sha256(packed), folders={"here": "set"})
+    with pytest.raises(
+        DataError, match=r"Expected the archive to be of (files in their folder|plain files), but got a"
+    ):
+        fetch(remote, tmp_path / "d", progress=False)
+    assert left(tmp_path / "d") == []
+    assert not list(tmp_path.rglob("outside"))
+
+
+def test_a_link_is_no_member(server, tmp_path):
+    folder, url = server
+    (folder / "set").write_bytes(linked("a", tarfile.SYMTYPE))
+    with pytest.raises(DataError, match="to hold a"):
+        fetch(Remote("set", f"{url}/set", {"a": "0" * 64}, {"a": "a"}), tmp_path / "d", progress=False)
+    assert left(tmp_path / "d") == []
+
+
+def test_the_command_fetches_lists_and_aligns(server, tmp_path, monkeypatch, capsys):
+    folder, url = server
+    (folder / "good").write_bytes(b"good")
+
+    def entry(name, path, **rest):
+        return data.Entry(name, f"the set {name}", ("all",), lambda _: data.Contents([]), lambda _: [[path]], **rest)
+
+    entries = [
+        entry("one", "one", remotes=(Remote("one", f"{url}/good", {"one": sha256(b"good")}),)),
+        entry("a-long-name", "two", remotes=(Remote("two", f"{url}/none", {"two": sha256(b"")}),)),
+        entry("huge", "three", remotes=(Remote("three", f"{url}/good", {"three": sha256(b"good")}, megabytes=900),)),
+        entry("rare", "four", by_hand="ask its author", homepage="https://example.org"),
+    ]
+    monkeypatch.setattr(registry, "_entries", {each.name: each for each in entries})
+    monkeypatch.setattr(command, "WEIGHTS", ())
+    root = tmp_path / "d"
+    monkeypatch.setattr(sys, "argv", ["fetch", str(root)])
+    with pytest.raises(SystemExit) as end:
+        command.main()
+    assert end.value.code == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith(f"missing  a-long-name  Expected to download two from {url}/none")
+    assert lines[1:5] == [
+        "large    huge         900 MB: fetched only by its name",
+        "there    one          the set one",
+        "by hand  rare         ask its author; https://example.org",
+        "there    weights      published networks for CIFAR-10",
+    ]
+    assert lines[-1] == f"export REPULSE_DATA={root}"
+    monkeypatch.setattr(sys, "argv", ["fetch", str(root), "huge"])
+    with pytest.raises(SystemExit) as end:
+        command.main()
+    assert end.value.code == 0
+    assert capsys.readouterr().out.startswith("there    huge  the set huge\n")
+    assert left(root) == ["one", "three"]
+    monkeypatch.setattr(sys, "argv", ["fetch", str(root), "hug"])
+    with pytest.raises(SystemExit):
+        command.main()
+    assert "Did you mean 'huge'?" in capsys.readouterr().err
+
+
+def test_the_command_runs_as_a_module_and_the_library_does_not_load_it(tmp_path):
+    script = (
+        "import runpy, sys, repulse; assert not [name for name in sys.modules if name.startswith('repulse.data')];"
+        "runpy.run_module('repulse.data.fetch', run_name='__main__', alter_sys=True)"
+    )
+    line = [sys.executable, "-W", "error::RuntimeWarning", "-c", script, str(tmp_path), "notmnist", "noise"]
+    done = subprocess.run(line, capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("by hand  notmnist  write 28 x 28 images")
+    assert done.stderr == ""
+
+
+def test_load_downloads_only_when_asked(server, tmp_path, monkeypatch):
+    folder, url = server
+    content = idx(np.arange(28 * 28, dtype=np.int64).astype(np.uint8).reshape(1, 28, 28))
+    (folder / "images").write_bytes(content)
+    entry = data.Entry(
+        "letters",
+        "some letters",
+        ("all",),
+        data.about("notmnist").read,
+        lambda _: [["raw/images"]],
+        shape=(1, 28, 28),
+        remotes=(Remote("letters", f"{url}/images", {"raw/images": sha256(content)}),),
+    )
+    monkeypatch.setattr(registry, "_entries", {})
+    data.register(entry)
+    with pytest.raises(RecipeError, match="that of no other data set"):
+        data.register(entry)
+    with pytest.raises(DataError, match="download=True") as error:
+        data.load("letters", "all", tmp_path / "d")
+    assert "raw/images" in str(error.value)
+    assert str(tmp_path / "d") in str(error.value)
+    assert not (tmp_path / "d").exists()
+    assert len(data.load("letters", "all", tmp_path / "d", download=True, progress=False)) == 1
+    assert left(tmp_path / "d") == ["raw/images"]
+
+
+def test_names_splits_and_the_folder_are_checked(tmp_path, monkeypatch):
+    assert "cifar10" in data.names()
+    with pytest.raises(RecipeError, match="Did you mean 'cifar10'"):
+        data.load("cifar-10", root=tmp_path)
+    with pytest.raises(RecipeError, match="'train', 'test'"):
+        data.load("mnist", "validation", tmp_path)
+    monkeypatch.delenv("REPULSE_DATA", raising=False)
+    with pytest.raises(DataError, match="pass `root`, or set the environment variable REPULSE_DATA"):
+        data.load("mnist")
+    monkeypatch.setenv("REPULSE_DATA", str(tmp_path))
+    with pytest.raises(DataError, match=r"MNIST/raw/train-images-idx3-ubyte, MNIST/raw/train-labels-idx1-ubyte"):
+        data.load("mnist")
+
+
+@pytest.mark.parametrize("name", data.names())
+def test_every_entry_is_complete_and_says_what_it_misses(name, tmp_path):
+    entry = data.about(name)
+    if not all(entry.layouts(entry.splits[0])):
+        assert len(data.load(name, entry.splits[0]))  # made here: no folder, no files
+        return
+    assert entry.licence
+    assert entry.homepage.startswith("http")
+    assert entry.citation
+    assert entry.remotes or entry.by_hand
+    for split in entry.splits:
+        with pytest.raises(DataError) as error:
+            data.load(name, split, tmp_path)
+        message = str(error.value)
+        assert entry.layouts(split)[0][0] in message
+        assert str(tmp_path) in message
+        assert entry.homepage in message
+        assert ("download=True" in message) == bool(entry.remotes)
+        assert ("by hand" in message) == bool(entry.by_hand)
+    given = [path.removesuffix(".gz") for remote in entry.remotes for path in (*remote.files, *remote.folders)]
+
+    def is_given(path: str) -> bool:
+        return any(path == each or path.startswith(f"{each}/") for each in given)
+
+    if entry.remotes:  # a download is enough for every split
+        for split in entry.splits:
+            assert any(all(is_given(path) for path in layout) for layout in entry.layouts(split))
+
+
+def write(root: Path, name: str, content: bytes | str) -> None:
+    path = root / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content.encode() if isinstance(content, str) else content)
+
+
+def bytes_of(*shape: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).integers(0, 256, shape, dtype=np.uint8)
+
+
+def test_data_sets_are_cut_and_normalised(tmp_path):
+    images, labels = bytes_of(5, 28, 28), np.array([3, 1, 4, 1, 5], dtype=np.uint8)
+    write(tmp_path, "MNIST/raw/train-images-idx3-ubyte.gz", gzip.compress(idx(images)))
+    write(tmp_path, "MNIST/raw/train-labels-idx1-ubyte", idx(labels))
+    digits = data.load("mnist", root=tmp_path)
+    assert [path.name for path in digits.files] == ["train-images-idx3-ubyte.gz", "train-labels-idx1-ubyte"]
+    assert digits.inputs.dtype == torch.uint8
+    assert digits.targets.dtype == torch.int64
+    assert digits.classes == tuple("0123456789")
+    assert repr(digits) == "DataSet(mnist train: 5 inputs (1, 28, 28), 10 classes)"
+    assert digits[1:3].targets.tolist() == [1, 4]
+    assert digits[digits.targets == 1].targets.tolist() == [1, 1]
+    assert digits[torch.tensor([4, 0])].targets.tolist() == [5, 3]
+    assert digits[[4, 0]].targets.tolist() == [5, 3]
+    assert torch.equal(digits[-1].inputs, torch.from_numpy(images[4:, None]))
+    assert len(list(digits)) == 5
+    with pytest.raises(IndexError):
+        digits[5]
+    expected = (torch.from_numpy(images[:, None]).float() / 255 - 0.1307) / 0.3081
+    torch.testing.assert_close(digits.normalised(), expected)
+    with pytest.raises(DataError, match="images, to be normalised"):
+        data.load("sine").normalised()
+    with pytest.raises(DataError, match="as many as the 2 inputs"):
+        data.DataSet("x", "all", ["a", "b"], torch.tensor([1]))
+    with pytest.raises(DataError, match="finite"):
+        data.DataSet("x", "all", torch.tensor([[float("nan")]]))
+    texts = data.DataSet("x", "all", ["a", "b", "c"], torch.tensor([0, 1, 2]))
+    assert texts[torch.tensor([2, 0])].inputs == ["c", "a"]
+
+
+def test_wrong_files_are_refused_with_a_sentence(tmp_path):
+    write(tmp_path, "MNIST/raw/train-images-idx3-ubyte", idx(bytes_of(2, 27, 28)))
+    write(tmp_path, "MNIST/raw/train-labels-idx1-ubyte", idx(np.array([1, 2], dtype=np.uint8)))
+    with pytest.raises(DataError, match=r"of shape \(1, 28, 28\), but got \(1, 27, 28\)"):
+        data.load("mnist", root=tmp_path)
+    write(tmp_path, "MNIST/raw/train-images-idx3-ubyte", idx(bytes_of(2, 28, 28)))
+    write(tmp_path, "MNIST/raw/train-labels-idx1-ubyte", idx(np.array([1, 10], dtype=np.uint8)))
+    with pytest.raises(DataError, match="from 0 to 9, but got 1 to 10"):
+        data.load("mnist", root=tmp_path)
+    write(tmp_path, "MNIST/raw/train-labels-idx1-ubyte", idx(np.array([1], dtype=np.uint8)))
+    with pytest.raises(DataError, match="as many as the 2 inputs"):
+        data.load("mnist", root=tmp_path)
+    for name, path, split in (
+        ("kmnist", "files/kmnist-test-imgs.npz", "test"),
+        ("svhn", "svhn/test_32x32.mat", "test"),
+        ("clinc150", "files/clinc150/data_full.json", "train"),
+        ("cifar10-c", "CIFAR-10-C/fog.npy", "fog-1"),
+        ("fashion-mnist", "FashionMNIST/raw/t10k-images-idx3-ubyte.gz", "test"),
+    ):
+        write(tmp_path, path, b"not what it should be")
+        for other in (
+            "files/kmnist-test-labels.npz",
+            "CIFAR-10-C/labels.npy",
+            "FashionMNIST/raw/t10k-labels-idx1-ubyte",
+        ):
+            write(tmp_path, other, b"nor this")
+        with pytest.raises(DataError, match=f"the files of {name} to be whole and in their format"):
+            data.load(name, split, tmp_path)
+
+
+def test_kmnist_from_idx_files_before_arrays(tmp_path):
+    images, labels = bytes_of(3, 28, 28), np.array([9, 0, 5], dtype=np.uint8)
+    (tmp_path / "files").mkdir()
+    np.savez(tmp_path / "files/kmnist-train-imgs.npz", images)
+    np.savez(tmp_path / "files/kmnist-train-labels.npz", labels)
+    first = data.load("kmnist", root=tmp_path)
+    assert first.targets.tolist() == [9, 0, 5]
+    assert torch.equal(first.inputs[:, 0], torch.from_numpy(images))
+    write(tmp_path, "KMNIST/raw/train-images-idx3-ubyte.gz", gzip.compress(idx(images[:2])))
+    write(tmp_path, "KMNIST/raw/train-labels-idx1-ubyte.gz", gzip.compress(idx(labels[:2])))
+    assert len(data.load("kmnist", root=tmp_path)) == 2
+
+
+def test_emnist_is_turned_upright_and_letters_count_from_zero(tmp_path):
+    images = bytes_of(2, 28, 28)
+    for part, labels in (("letters", [1, 26]), ("balanced", [0, 46])):
+        start = f"EMNIST/raw/emnist-{part}-test"
+        write(tmp_path, f"{start}-images-idx3-ubyte.gz", gzip.compress(idx(images)))
+        write(tmp_path, f"{start}-labels-idx1-ubyte", idx(np.array(labels, dtype=np.uint8)))
+    letters = data.load("emnist", "test", tmp_path)
+    assert letters.inputs[1, 0, 3, 20] == images[1, 20, 3]
+    assert [letters.classes[i] for i in letters.targets] == ["a", "z"]
+    balanced = data.load("emnist-balanced", "test", tmp_path)
+    assert len(balanced.classes) == 47
+    assert [balanced.classes[i] for i in balanced.targets] == ["0", "t"]
+
+
+def test_notmnist_with_and_without_labels(tmp_path):
+    write(tmp_path, "files/notmnist-images-idx3-ubyte.gz", gzip.compress(idx(bytes_of(2, 28, 28))))
+    assert data.load("notmnist", "all", tmp_path).targets is None
+    write(tmp_path, "files/notmnist-labels-idx1-ubyte.gz", gzip.compress(idx(np.array([0, 9], dtype=np.uint8))))
+    assert data.load("notmnist", "all", tmp_path).targets.tolist() == [0, 9]
+
+
+def picture(path: Path, pixels: np.ndarray) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(pixels).save(path)
+
+
+def test_omniglot_folders_are_inverted_and_area_resized(tmp_path):
+    drawing = np.full((112, 112), True)
+    drawing[:4, 4:8] = False  # one pixel of 28 x 28, in black
+    drawing[4:6, 0:4] = False  # half of one
+    for alphabet, character in (("Tengwar", "character02"), ("Tengwar", "character01"), ("Angelic", "character01")):
+        for number in (2, 1):
+            picture(tmp_path / f"omniglot-py/images_evaluation/{alphabet}/{character}/{number}.png", drawing)
+    omniglot = data.load("omniglot", "evaluation", tmp_path)
+    assert omniglot.classes == ("Angelic/character01", "Tengwar/character01", "Tengwar/character02")
+    assert omniglot.targets.tolist() == [0, 0, 1, 1, 2, 2]
+    image = omniglot.inputs[3, 0]
+    assert image[0, 1] == 255
+    assert int(image[1, 0]) in {127, 128}
+    assert int(image.sum()) == 255 + int(image[1, 0])
+    (tmp_path / "files").mkdir()
+    np.savez(tmp_path / "files/omniglot_evaluation_28x28.npz", x=bytes_of(9, 28, 28))
+    assert len(data.load("omniglot", "evaluation", tmp_path)) == 6  # the publisher's
+    (tmp_path / "omniglot-py").rename(tmp_path / "elsewhere")
+    assert data.load("omniglot", "evaluation", tmp_path).inputs.shape == (9, 1, 28, 28)
+
+
+def old_pickle(value) -> bytes:
+    """As Python 2 with the numpy of its day wrote it: the format of the publisher's files."""
+
+    def emit(value) -> bytes:
+        if isinstance(value, dict):
+            return b"}(" + b"".join(emit(k) + emit(v) for k, v in value.items()) + b"u"
+        if isinstance(value, list):
+            return b"](" + b"".join(map(emit, value)) + b"e"
+        if isinstance(value, tuple):
+            return b"(" + b"".join(map(emit, value)) + b"t"
+        if isinstance(value, int):
+            return b"J" + struct.pack("<i", value)
+        if isinstance(value, str):
+            return b"U" + bytes([len(value)]) + value.encode()
+        kind = b"cnumpy\ndtype\nU\x02u1K\x00K\x01\x87R(K\x03U\x01|NNNJ\xff\xff\xff\xffJ\xff\xff\xff\xffK\x00tb"
+        content = b"T" + struct.pack("<i", value.nbytes) + value.tobytes()
+        array = b"cnumpy.core.multiarray\n_reconstruct\ncnumpy\nndarray\nK\x00\x85U\x01b\x87R"
+        return array + b"(K\x01" + emit(value.shape) + kind + b"\x89" + content + b"tb"
+
+    return b"\x80\x02" + emit(value) + b"."
+
+
+def new_pickle(value) -> bytes:
+    return pickle.dumps(value, protocol=2)
+
+
+@pytest.mark.parametrize("dump", [old_pickle, new_pickle])
+def test_cifar_in_both_layouts(tmp_path, dump):
+    rows = bytes_of(10, 3072)
+    labels = [int(i) for i in np.random.default_rng(1).integers(0, 10, 10)]
+    for i in range(5):
+        batch = {"batch_label": "batch", "data": rows[2 * i : 2 * i + 2], "labels": labels[2 * i : 2 * i + 2]}
+        write(tmp_path, f"cifar-10-batches-py/data_batch_{i + 1}", dump(batch))
+        both = np.concatenate([np.array(batch["labels"], dtype=np.uint8)[:, None], batch["data"]], axis=1)
+        write(tmp_path / "bin", f"cifar-10-batches-bin/data_batch_{i + 1}.bin", both.tobytes())
+    first, second = (data.load("cifar10", "train", root) for root in (tmp_path, tmp_path / "bin"))
+    assert torch.equal(first.inputs, second.inputs)
+    assert first.targets.tolist() == second.targets.tolist() == labels
+    assert first.inputs[3, 2, 1, 7] == rows[3, 2048 + 32 + 7]
+    write(tmp_path / "bin", "cifar-10-batches-bin/test_batch.bin", b"x" * 3000)
+    with pytest.raises(DataError, match="rows of 3073 bytes, but got 3000 bytes"):
+        data.load("cifar10", "test", tmp_path / "bin")
+
+
+@pytest.mark.parametrize("dump", [old_pickle, new_pickle])
+def test_cifar100_takes_the_fine_labels_and_their_names(tmp_path, dump):
+    rows, fine, coarse = bytes_of(2, 3072), [99, 7], [1, 2]
+    names = [f"thing_{i}" for i in range(100)]
+    write(tmp_path, "cifar-100-python/test", dump({"data": rows, "fine_labels": fine, "coarse_labels": coarse}))
+    write(tmp_path, "cifar-100-python/meta", dump({"fine_label_names": names, "coarse_label_names": ["x"]}))
+    write(tmp_path / "bin", "cifar-100-binary/fine_label_names.txt", "\n".join(names) + "\n")
+    binary = np.concatenate([np.array([coarse, fine], dtype=np.uint8).T, rows], axis=1)
+    write(tmp_path / "bin", "cifar-100-binary/test.bin", binary.tobytes())
+    for root in (tmp_path, tmp_path / "bin"):
+        test = data.load("cifar100", "test", root)
+        assert test.targets.tolist() == fine
+        assert test.classes == tuple(names)
+        assert torch.equal(test.inputs.flatten(1), torch.from_numpy(rows))
+
+
+class Evil:
+    def __init__(self, function, *arguments):
+        self.call = function, arguments
+
+    def __reduce__(self):
+        return self.call
+
+
+@pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
+@pytest.mark.parametrize("function", [os.mkdir, eval, getattr, np.load, pickle.loads])
+def test_a_malicious_pickle_is_not_run(tmp_path, protocol, function, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    evil = Evil(function, "made") if function is os.mkdir else Evil(function, "1")
+    write(tmp_path, "cifar-10-batches-py/test_batch", pickle.dumps({"data": evil}, protocol=protocol))
+    with pytest.raises(DataError, match=r"arrays, lists and texts only, but got a call of \w+.*test_batch was run"):
+        data.load("cifar10", "test", tmp_path)
+    assert not (tmp_path / "made").exists()
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"\x80\x02}(U\x04data",
+        pickle.dumps([1, 2]),
+        new_pickle({"data": np.zeros((1, 3072))}),
+        new_pickle({"data": np.array([{}], dtype=object)}),
+        b"\x80\x02}(U\x04datacnumpy.core.multiarray\n_reconstruct\ncnumpy\nndarray\nK\x00\x85U\x01b\x87Ru.",  # no state
+        b"\x80\x02}(U\x04datac_codecs\nencode\nX\x01\x00\x00\x00aX\x06\x00\x00\x00base64\x86Ru.",
+        b"\x80\x02cnumpy\ndtype\n}U\x01aK\x01sb.",  # setting attributes of what it names
+    ],
+)
+def test_a_pickle_of_anything_else_is_refused(tmp_path, content):
+    write(tmp_path, "batch", content)
+    with pytest.raises(DataError, match="Expected"):
+        read_pickle(tmp_path / "batch")
+
+
+def test_cifar10h_gives_the_share_of_people(tmp_path):
+    rows = bytes_of(2, 3073)
+    rows[:, 0] = [3, 8]
+    write(tmp_path, "cifar-10-batches-bin/test_batch.bin", rows.tobytes())
+    counts = np.zeros((2, 10), dtype=np.int64)
+    counts[0, [3, 5]], counts[1, 8] = [30, 10], 50
+    (tmp_path / "files").mkdir()
+    np.save(tmp_path / "files/cifar10h-counts.npy", counts)
+    people = data.load("cifar10h", "test", tmp_path)
+    assert people.soft[0].tolist() == [0, 0, 0, 0.75, 0, 0.25, 0, 0, 0, 0]
+    assert people.targets.tolist() == [3, 8]
+    assert people[1:].soft.argmax(dim=1).tolist() == [8]
+    np.save(tmp_path / "files/cifar10h-counts.npy", counts[:1])
+    with pytest.raises(DataError, match="ten for each of 2 images"):
+        data.load("cifar10h", "test", tmp_path)
+
+
+def test_corrupted_copies_are_cut_by_severity(tmp_path):
+    images, labels = bytes_of(10, 32, 32, 3), np.tile([3, 7], 5).astype(np.uint8)
+    for folder in ("CIFAR-10-C", "CIFAR-100-C"):
+        (tmp_path / folder).mkdir()
+        np.save(tmp_path / folder / "glass_blur.npy", images)
+        np.save(tmp_path / folder / "labels.npy", labels)
+    for name in ("cifar10-c", "cifar100-c"):
+        mild, fourth = (data.load(name, f"glass_blur-{i}", tmp_path) for i in (1, 4))
+        assert torch.equal(mild.inputs, torch.from_numpy(images[:2].transpose(0, 3, 1, 2)))
+        assert torch.equal(fourth.inputs, torch.from_numpy(images[6:8].transpose(0, 3, 1, 2)))
+        assert fourth.targets.tolist() == [3, 7]
+    assert len(data.about("cifar10-c").splits) == 95
+    with pytest.raises(RecipeError):
+        data.load("cifar10-c", "glass_blur-6", tmp_path)
+
+
+@pytest.mark.parametrize("folder", ["svhn", "."])
+def test_svhn_calls_ten_zero(tmp_path, folder):
+    images = bytes_of(32, 32, 3, 3)
+    (tmp_path / folder).mkdir(exist_ok=True)
+    savemat(tmp_path / folder / "test_32x32.mat", {"X": images, "y": np.array([[10], [1], [9]], dtype=np.uint8)})
+    numbers = data.load("svhn", "test", tmp_path)
+    assert numbers.targets.tolist() == [0, 1, 9]
+    assert numbers.inputs[2, 1, 5, 6] == images[5, 6, 1, 2]
+
+
+def plain(colour: int, height: int = 40, width: int = 48) -> np.ndarray:
+    return np.full((height, width, 3), colour, dtype=np.uint8)
+
+
+def test_textures_by_partition_all_and_ten_classes(tmp_path):
+    names = [f"class_{i:02d}" for i in range(12)]
+    for i, name in enumerate(names):
+        picture(tmp_path / f"dtd/images/{name}/{name}_0001.png", plain(10 * i))
+        picture(tmp_path / f"dtd/images/{name}/{name}_0002.png", plain(10 * i + 5))
+        write(tmp_path, f"dtd/images/{name}/.directory", "not an image")
+    write(tmp_path, "dtd/labels/test1.txt", "".join(f"{name}/{name}_0002.png\n" for name in names))
+    test = data.load("dtd", "test", tmp_path)
+    assert test.inputs[:, 0, 0, 0].tolist() == [10 * i + 5 for i in range(12)]
+    assert test.classes == tuple(names)
+    assert test.targets.tolist() == list(range(12))
+    assert len(data.load("dtd", "all", tmp_path)) == 24
+    assert data.load("dtd", "ten-classes", tmp_path).targets.tolist() == [i // 2 for i in range(20)]
+    assert torch.equal(textures(tmp_path), data.load("dtd", "ten-classes", tmp_path).inputs)
+    (tmp_path / "files").mkdir()
+    np.savez(tmp_path / "files/dtd_10_classes_32x32.npz", x=bytes_of(2, 32, 32, 3), texture=np.array(["b", "a"]))
+    assert len(data.load("dtd", "ten-classes", tmp_path)) == 20  # the publisher's
+    assert len(textures(tmp_path)) == 2  # as ever
+    (tmp_path / "dtd").rename(tmp_path / "elsewhere")
+    assert data.load("dtd", "ten-classes", tmp_path).targets.tolist() == [1, 0]
+
+
+def test_photographs_are_cropped_to_the_middle_and_antialiased(tmp_path):
+    stripes = np.zeros((128, 256, 3), dtype=np.uint8)
+    stripes[:, 64:192:2] = 200  # finer than a pixel of the result
+    stripes[:, :64] = 255  # cut off
+    picture(tmp_path / "places365/val_256/Places365_val_00000001.png", stripes)
+    picture(tmp_path / "places365/val_256/Places365_val_00000002.png", plain(50))
+    places = data.load("places365", "val", tmp_path)
+    assert places.inputs.shape == (2, 3, 32, 32)
+    assert places.targets is None
+    assert (places.inputs[0, :, :, 4:-4].float() - 100).abs().max() <= 2
+    assert bool((places.inputs[1] == 50).all())
+    write(tmp_path, "places365/places365_val.txt", "Places365_val_00000002.png 7\nPlaces365_val_00000001.png 364\n")
+    named = data.load("places365", "val", tmp_path)
+    assert named.targets.tolist() == [7, 364]
+    assert named.classes == ()
+    write(tmp_path, "places365/categories_places365.txt", "/a/airfield 0\n/z/zen_garden 1\n")
+    assert data.load("places365", "val", tmp_path).classes == ("/a/airfield", "/z/zen_garden")
+    assert bool((named.inputs[0] == 50).all())
+    write(tmp_path, "places365/val_256/Places365_val_00000002.png", b"\x89PNG but no more")
+    with pytest.raises(DataError, match=r"val_00000002\.png to be a whole image"):
+        data.load("places365", "val", tmp_path)
+
+
+def test_an_empty_folder_is_refused(tmp_path):
+    (tmp_path / "val_256").mkdir()
+    with pytest.raises(DataError, match="one with images in it"):
+        data.load("places365", "val", tmp_path)
+
+
+def test_tiny_imagenet_folders(tmp_path):
+    names = [f"n{i:08d}" for i in range(200)]
+    root = tmp_path / "tiny-imagenet-200"
+    lines = []
+    for i, name in enumerate(reversed(names)):
+        picture(root / f"val/images/val_{i}.png", plain(199 - i, 64, 64))
+        lines.append(f"val_{i}.png\t{name}\t0\t0\t62\t62\n")
+    write(tmp_path, "tiny-imagenet-200/val/val_annotations.txt", "".join(lines))
+    for name in ("n2", "n1"):
+        picture(root / f"train/{name}/images/{name}_0.png", plain(9, 64, 64))
+    train = data.load("tiny-imagenet", "train", tmp_path)
+    assert train.classes == ("n1", "n2")
+    assert train.targets.tolist() == [0, 1]
+    everything = data.load("tiny-imagenet", "val", tmp_path)
+    assert everything.targets.tolist() == list(range(199, -1, -1))
+    repulsion, evaluation = (data.load("tiny-imagenet", part, tmp_path) for part in ("repulsion", "evaluation"))
+    assert repulsion.classes == tuple(names[:100])
+    assert evaluation.classes == tuple(names[100:])
+    assert sorted(evaluation.inputs[:, 0, 0, 0].tolist()) == list(range(100, 200))
+    assert torch.equal(tiny_imagenet(tmp_path, "evaluation"), evaluation.inputs)
+    picture(root / "val/images/val_0.png", plain(0, 64, 64))
+    write(tmp_path, "tiny-imagenet-200/val/val_annotations.txt", lines[0])
+    with pytest.raises(DataError, match="of 200 classes, to be halved, but got 1 classes"):
+        data.load("tiny-imagenet", "repulsion", tmp_path)
+
+
+def test_clinc150_by_split(tmp_path):
+    parts = {
+        "train": [["play it", "music"], ["rain?", "weather"]],
+        "val": [["sun?", "weather"]],
+        "test": [["snow?", "weather"]],
+        "oos_train": [["a", "oos"]],
+        "oos_val": [["b", "oos"]],
+        "oos_test": [["c", "oos"]],
+    }
+    write(tmp_path, "files/clinc150/data_full.json", json.dumps(parts))
+    write(tmp_path, "files/clinc150/all_wiki_sents.txt", "One.\n\nTwo.\n")
+    val = data.load("clinc150", "val", tmp_path)
+    assert (val.inputs, val.targets.tolist(), val.classes) == (["sun?"], [1], ("music", "weather"))
+    outside = [data.load("clinc150", split, tmp_path) for split in ("oos-train", "oos-val", "oos")]
+    assert [each.inputs for each in outside] == [["a"], ["b"], ["c"]]
+    assert outside[0].targets is None
+    assert data.load("clinc150", "wikipedia", tmp_path)[1:].inputs == ["Two."]
+
+
+@pytest.mark.parametrize("folder", ["files/uci/yacht", "UCI_Datasets/yacht/data"])
+def test_uci_tables_are_cut_by_their_index_files(tmp_path, folder):
+    table = np.random.default_rng(0).normal(size=(4, 7))
+    write(tmp_path, f"{folder}/data.txt", "\n".join(" ".join(f"{x:.6f}" for x in row) for row in table) + "\n\n")
+    write(tmp_path, f"{folder}/index_features.txt", "0\n1\n2\n3\n4\n6\n")
+    write(tmp_path, f"{folder}/index_target.txt", "5\n")
+    write(tmp_path, f"{folder}/index_train_0.txt", "2\n0\n3\n")
+    write(tmp_path, f"{folder}/index_test_0.txt", "1\n")
+    train, test = (data.load("uci-yacht", f"{part}-0", tmp_path) for part in ("train", "test"))
+    np.testing.assert_allclose(train.inputs, table[[2, 0, 3]][:, [0, 1, 2, 3, 4, 6]], atol=1e-6)
+    np.testing.assert_allclose(test.targets, table[[1], 5], atol=1e-6)
+    write(tmp_path, f"{folder}/index_test_0.txt", "4\n")
+    with pytest.raises(DataError, match="from 0 to 3"):
+        data.load("uci-yacht", "test-0", tmp_path)
+
+
+def test_noise_is_uniform_and_its_halves_differ(monkeypatch):
+    monkeypatch.delenv("REPULSE_DATA", raising=False)
+    state = torch.random.get_rng_state()
+    repulsion, evaluation = (data.load("noise", part) for part in ("repulsion", "evaluation"))
+    assert torch.equal(torch.random.get_rng_state(), state)
+    assert torch.equal(repulsion.inputs, data.load("noise", "repulsion").inputs)
+    assert repulsion.inputs.shape == (10_000, 3, 32, 32)
+    assert repulsion.files == ()
+    share = torch.bincount(repulsion.inputs.flatten(), minlength=256) / repulsion.inputs.numel()
+    assert (share * 256 - 1).abs().max() < 0.05
+    assert (repulsion.inputs == evaluation.inputs).float().mean() < 0.005
+    assert toys.noise("evaluation", 7, (1, 28, 28)).inputs.shape == (7, 1, 28, 28)
+    with pytest.raises(RecipeError, match="positive integer"):
+        toys.noise(count=0)
+
+
+def test_toys_are_what_they_say():
+    train, test, repulsion = (data.load("two-moons", split) for split in ("train", "test", "repulsion"))
+    assert len(train) == 1500
+    assert not torch.equal(train.inputs, test.inputs)
+    centre = torch.tensor([[0.0, 0.0], [1.0, 0.5]])[train.targets]
+    assert ((train.inputs - centre).norm(dim=1) - 1).square().mean().sqrt() == pytest.approx(0.1, rel=0.1)
+    low, high = torch.tensor([-3.0, -3.0]), torch.tensor([4.0, 3.5])
+    assert bool(((repulsion.inputs >= low) & (repulsion.inputs <= high)).all())
+    blobs = toys.gaussians(count=5000)
+    for i in range(5):
+        blob = blobs.inputs[blobs.targets == i]
+        assert blob.mean(dim=0).norm() == pytest.approx(5, abs=0.15)
+        assert blob.std(dim=0).tolist() == pytest.approx([1, 1], abs=0.1)
+    sine = toys.sine(count=4000)
+    x = sine.inputs.squeeze(1)
+    assert bool((((x >= 1.5) & (x <= 2.5)) | ((x >= 4.5) & (x <= 6))).all())
+    assert int((x < 3).sum()) == 2000
+    assert (sine.targets - x * x.sin()).std() == pytest.approx(0.25, rel=0.05)
+    assert toys.sine("test", 1000).inputs.amax() <= 7 < toys.sine("repulsion", 1000).inputs.amax()
+
+
+REAL = [
+    ("mnist", "train", 60_000, (1, 28, 28), 10),
+    ("mnist", "test", 10_000, (1, 28, 28), 10),
+    ("fashion-mnist", "train", 60_000, (1, 28, 28), 10),
+    ("kmnist", "test", 10_000, (1, 28, 28), 10),
+    ("notmnist", "all", 10_000, (1, 28, 28), 10),
+    ("omniglot", "evaluation", 13_180, (1, 28, 28), None),
+    ("cifar10", "train", 50_000, (3, 32, 32), 10),
+    ("cifar10h", "test", 10_000, (3, 32, 32), 10),
+    ("dtd", "ten-classes", 1200, (3, 32, 32), 10),
+    ("tiny-imagenet", "repulsion", 5000, (3, 32, 32), 100),
+    ("tiny-imagenet", "evaluation", 5000, (3, 32, 32), 100),
+    ("clinc150", "train", 15_000, None, 150),
+    ("clinc150", "val", 3000, None, 150),
+    ("clinc150", "test", 4500, None, 150),
+    ("clinc150", "oos", 1000, None, None),
+    ("clinc150", "wikipedia", 14_750, None, None),
+]
+
+
+@pytest.mark.data
+@pytest.mark.parametrize(("name", "split", "count", "shape", "classes"), REAL)
+def test_real_sets_have_their_counts_shapes_and_labels(data_root, name, split, count, shape, classes):
+    real = data.load(name, split, data_root)
+    assert len(real) == count
+    assert all(path.exists() for path in real.files)
+    if shape:
+        assert tuple(real.inputs.shape[1:]) == shape
+        assert 0.05 < real.inputs[:500].float().mean() / 255 < 0.7
+    if classes is None:
+        assert real.targets is None
+    else:
+        assert real.targets.unique().tolist() == list(range(classes))
+        assert len(real.classes) == classes
+
+
+@pytest.mark.data
+def test_real_sets_agree_with_the_plain_readers(data_root):
+    assert torch.equal(data.load("cifar10", "test", data_root).inputs, cifar10(data_root, "test")[0])
+    assert torch.equal(data.load("fashion-mnist", "test", data_root).targets, fashion_mnist(data_root, "test")[1])
+    people = data.load("cifar10h", "test", data_root)
+    assert (people.soft.argmax(dim=1) == people.targets).float().mean() > 0.98
+    torch.testing.assert_close(people.soft.sum(dim=1), torch.ones(10_000))
+
+
+@pytest.mark.data
+@pytest.mark.parametrize(
+    ("name", "rows", "features"),
+    [("concrete", 1030, 8), ("energy", 768, 8), ("yacht", 308, 6), ("power-plant", 9568, 4)],
+)
+def test_real_tables_split_all_their_rows(data_root, name, rows, features):
+    for number in range(5):
+        train, test = (data.load(f"uci-{name}", f"{part}-{number}", data_root) for part in ("train", "test"))
+        assert len(train) + len(test) == rows
+        assert train.inputs.shape[1] == features
+        assert train.targets.dtype == torch.float32

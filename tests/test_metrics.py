@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 
+import jaxtyping
 import numpy as np
 import pytest
+import scipy.stats
 import sklearn.metrics
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from repulse import ClassPrediction, DataError, RecipeError, metrics
+from repulse import ClassPrediction, DataError, RecipeError, RegressionPrediction, metrics
 
 INF = float("inf")
 often = settings(deadline=None, max_examples=60, derandomize=True, database=None)
@@ -216,3 +219,319 @@ def test_risk_refuses_what_has_no_order(metric):
             metric(bad, wrong)
     with pytest.raises(DataError, match="Expected `uncertainty` to be a non-empty vector"):
         metric(good[:0], wrong[:0])
+
+
+@pytest.mark.parametrize("bins", [1, 7, 15, 300])
+def test_adaptive_ece_without_ties_is_that_of_sorted_chunks(ensemble, bins):
+    prediction, y = ensemble
+    order = prediction.confidence.argsort()
+    gap = (prediction.labels == y).double()[order] - prediction.confidence[order]
+    chunks = [[float(gap[r]) for r in range(200) if r * bins // 200 == m] for m in range(bins)]
+    wanted = sum(abs(sum(chunk)) for chunk in chunks) / 200
+    assert metrics.ece(prediction, y, bins, adaptive=True) == pytest.approx(wanted, abs=1e-12)
+    share = metrics.reliability(prediction, y, bins, adaptive=True)[2]
+    assert float(share.max()) <= math.ceil(200 / bins) / 200 + 1e-12
+
+
+@often
+@given(st.lists(st.tuples(st.integers(6, 9), st.booleans()), min_size=1, max_size=30), st.randoms())
+def test_adaptive_ece_does_not_depend_on_the_order(samples, random):
+    mixed = random.sample(samples, len(samples))
+    values = [
+        metrics.ece(*certain([c / 10 for c, _ in s], [ok for _, ok in s]), 4, adaptive=True) for s in (samples, mixed)
+    ]
+    assert values[0] == pytest.approx(values[1], abs=1e-12)
+    confidence, accuracy, share = metrics.reliability(
+        *certain([c / 10 for c, _ in samples], [ok for _, ok in samples]), 4, adaptive=True
+    )
+    assert float((share * confidence).nansum()) == pytest.approx(np.mean([c / 10 for c, _ in samples]), abs=1e-12)
+    assert float((share * accuracy).nansum()) == pytest.approx(np.mean([ok for _, ok in samples]), abs=1e-12)
+
+
+def test_adaptive_ece_by_hand():
+    """Two bins of two; the tie at 0.7 lies across their border and is right in one of two cases."""
+    prediction, y = certain([0.6, 0.7, 0.7, 0.8], [True, True, False, True])
+    wanted = (abs(1.5 - 1.3) + abs(1.5 - 1.5)) / 4
+    assert metrics.ece(prediction, y, 2, adaptive=True) == pytest.approx(wanted, abs=1e-12)
+
+
+@pytest.mark.parametrize("distinct", [3, 1000])
+def test_aupr_of_the_inside_is_that_of_scikit_learn(distinct):
+    g = torch.Generator().manual_seed(0)
+    inside, outside = (
+        torch.randint(distinct, (n,), generator=g, dtype=torch.uint8 if distinct < 9 else None) for n in (300, 150)
+    )
+    truth = np.repeat([1, 0], [300, 150])
+    wanted = sklearn.metrics.average_precision_score(truth, -torch.cat([inside, outside]).double().numpy())
+    assert metrics.aupr(inside, outside, positive="inside") == pytest.approx(wanted, abs=1e-12)
+    assert metrics.aupr(inside, outside) != pytest.approx(wanted, abs=1e-3)
+    with pytest.raises(RecipeError, match="Expected `positive` to be one of 'outside', 'inside', but got 'in'"):
+        metrics.aupr(inside, outside, positive="in")
+
+
+@often
+@given(
+    st.lists(st.tuples(st.integers(0, 3), st.booleans()), min_size=1, max_size=20), st.sampled_from([0.05, 0.25, 0.5])
+)
+def test_coverage_at_risk_is_the_last_point_of_the_curve_below(samples, risk):
+    uncertainty, wrong = (torch.tensor(values) for values in zip(*samples, strict=True))
+    coverage, rate = metrics.risk_coverage(uncertainty.float(), wrong)
+    wanted = max([0.0, *(float(c) for c, r in zip(coverage, rate, strict=True) if r < risk + 1e-9)])
+    assert metrics.coverage_at_risk(uncertainty.float(), wrong, risk) == wanted
+    assert metrics.coverage_at_risk(uncertainty.flip(0).float(), wrong.flip(0), risk) == wanted
+
+
+def test_coverage_at_risk_by_hand():
+    uncertainty, wrong = torch.arange(20.0), torch.zeros(20, dtype=torch.bool)
+    assert metrics.coverage_at_risk(uncertainty, wrong) == 1.0
+    wrong[7] = True
+    assert metrics.coverage_at_risk(uncertainty, wrong) == 1.0  # 1 of 20 is exactly 5 %
+    assert metrics.coverage_at_risk(uncertainty, wrong, 0.049) == 0.35
+    assert metrics.coverage_at_risk(uncertainty[:7], ~wrong[:7]) == 0.0
+    assert metrics.coverage_at_risk(torch.zeros(20), wrong, 0.049) == 0.0  # nothing tells the wrong one
+    for size in range(2, 60):  # a rate that is exactly the risk, but for rounding
+        assert metrics.coverage_at_risk(torch.zeros(size), torch.arange(size) == 0, 1 / size) == 1.0
+    for risk in (0.0, 1.0, 5, float("nan")):
+        with pytest.raises(RecipeError, match="Expected `risk` to be a number between 0 and 1, but got"):
+            metrics.coverage_at_risk(uncertainty, wrong, risk)
+
+
+def test_misclassification_auroc_is_that_of_scikit_learn(ensemble):
+    prediction, y = ensemble
+    wrong = (prediction.labels != y).numpy()
+    wanted = sklearn.metrics.roc_auc_score(wrong, prediction.total.numpy())
+    assert metrics.misclassification_auroc(prediction, y) == pytest.approx(wanted, abs=1e-12)
+    coarse = prediction.epistemic.mul(3).round()
+    wanted = sklearn.metrics.roc_auc_score(wrong, coarse.numpy())
+    assert metrics.misclassification_auroc(prediction, y, coarse) == pytest.approx(wanted, abs=1e-12)
+    with pytest.raises(DataError, match=r"right for some targets and wrong for others, but got 0 wrong"):
+        metrics.misclassification_auroc(prediction, prediction.labels)
+    with pytest.raises(DataError, match=r"right for some targets and wrong for others, but got 200 wrong"):
+        metrics.misclassification_auroc(prediction, (prediction.labels + 1) % 4)
+    with pytest.raises(DataError, match=r"Expected `uncertainty` to be of shape \(200,\)"):
+        metrics.misclassification_auroc(prediction, y, coarse[:-1])
+
+
+@pytest.mark.parametrize("counts", [True, False])
+def test_human_correlation_is_spearmans(counts):
+    g = torch.Generator().manual_seed(0)
+    people = torch.randint(4, (80, 3), generator=g) + torch.tensor([1, 0, 0])
+    labels = people if counts else people / people.sum(dim=1, keepdim=True)
+    aleatoric = (4 * torch.rand(80, generator=g)).round()  # many ties
+    aleatoric[3] = INF
+    entropy = np.round(scipy.stats.entropy(people.numpy(), axis=1), 12)
+    wanted = scipy.stats.spearmanr(aleatoric.numpy(), entropy).statistic
+    assert metrics.human_correlation(aleatoric, labels) == pytest.approx(wanted, abs=1e-12)
+    ties = torch.tensor([[2, 2], [2, 2], [4, 0], [0, 7], [1, 3]])
+    scores = torch.tensor([0.5, 0.4, 0.1, 0.1, 0.45])
+    wanted = scipy.stats.spearmanr(scores, [4, 4, 1, 1, 3]).statistic
+    assert metrics.human_correlation(scores, ties) == pytest.approx(wanted, abs=1e-12)
+    assert metrics.human_correlation(-scores, ties) == pytest.approx(-wanted, abs=1e-12)
+
+
+def test_human_correlation_refuses_what_has_no_order():
+    scores, labels = torch.tensor([0.1, 0.2]), torch.tensor([[1, 0], [1, 1]])
+    for bad, words in (
+        (labels[:1], "2 rows, one a sample, but got 1"),
+        (labels[0], r"of shape \(samples, classes\), but got shape \(2,\)"),
+        (torch.tensor([[1, 0], [0, 0]]), "some in every row"),
+        (torch.tensor([[1, 0], [2, -1]]), "some in every row"),
+        (torch.tensor([[1.0, 0], [2, math.nan]]), "some in every row"),
+    ):
+        with pytest.raises(DataError, match=rf"Expected `soft_labels` to be.*{words}"):
+            metrics.human_correlation(scores, bad)
+    with pytest.raises(DataError, match="at least two different values, but got a constant one"):
+        metrics.human_correlation(torch.ones(2), labels)
+
+
+@pytest.mark.parametrize("metric", [metrics.auroc, metrics.aupr, metrics.fpr_at_95])
+def test_the_bootstrap_by_counts_is_the_one_by_resampling(metric):
+    """Same metric, drawn otherwise: the bounds agree as far as two bootstraps do."""
+    g = torch.Generator().manual_seed(0)
+    inside, outside = torch.randint(30, (200,), generator=g), torch.randint(10, 45, (150,), generator=g)
+    quick = metrics.bootstrap(metric, inside, outside, paired=False, repeats=2000)
+    slow = metrics.bootstrap(functools.partial(metric), inside, outside, paired=False, repeats=2000, seed=1)
+    assert quick.value == slow.value == metric(inside, outside)
+    width = slow.high - slow.low
+    assert quick.low == pytest.approx(slow.low, abs=0.12 * width)
+    assert quick.high == pytest.approx(slow.high, abs=0.12 * width)
+    assert quick == metrics.bootstrap(metric, inside, outside, paired=False, repeats=2000)
+    assert quick != metrics.bootstrap(metric, inside, outside, paired=False, repeats=2000, seed=1)
+
+
+def test_the_bootstrap_of_a_mean_has_the_width_of_the_normal():
+    values = torch.randn(400, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    found = metrics.bootstrap(lambda v: float(v.mean()), values, level=0.9)
+    error = scipy.stats.norm.ppf(0.95) * float(values.std()) / 20
+    assert found.low == pytest.approx(found.value - error, abs=0.1 * error)
+    assert found.high == pytest.approx(found.value + error, abs=0.1 * error)
+    assert str(metrics.Interval(0.5, 0.25, 0.75)) == "0.5 (0.25 to 0.75)"
+
+
+def test_paired_rows_stay_together(ensemble):
+    def equal(a, b):
+        assert torch.equal(a, b)
+        return 1.0
+
+    values = torch.arange(50)
+    assert metrics.bootstrap(equal, values, values.clone(), repeats=5) == (1.0, 1.0, 1.0)
+    with pytest.raises(AssertionError):
+        metrics.bootstrap(equal, values, values.clone(), repeats=5, paired=False)
+    found = metrics.bootstrap(metrics.accuracy, *ensemble, repeats=50)
+    assert found.low < found.value == metrics.accuracy(*ensemble) < found.high
+
+
+def test_the_bootstrap_says_what_it_cannot_use():
+    values = torch.arange(4.0)
+    with pytest.raises(DataError, match=r"Expected paired arrays to be of one length, but got lengths \[4, 3\]"):
+        metrics.bootstrap(metrics.aurc, values, values[:3])
+    with pytest.raises(DataError, match="Expected `arrays` to be at least one, none empty"):
+        metrics.bootstrap(metrics.auroc)
+    with pytest.raises(RecipeError, match="Expected `repeats` to be a positive integer"):
+        metrics.bootstrap(metrics.auroc, values, values, repeats=0)
+    with pytest.raises(RecipeError, match="Expected `level` to be a number between 0 and 1"):
+        metrics.bootstrap(metrics.auroc, values, values, level=95)
+
+
+@pytest.fixture
+def mixture():
+    g = torch.Generator().manual_seed(0)
+    means = torch.randn(3, 60, generator=g, dtype=torch.float64)
+    variances = 0.1 + torch.rand(3, 60, generator=g, dtype=torch.float64)
+    return RegressionPrediction(means, variances), 1.5 * torch.randn(60, generator=g, dtype=torch.float64)
+
+
+def test_rmse_is_that_of_scikit_learn(mixture):
+    prediction, y = mixture
+    wanted = sklearn.metrics.root_mean_squared_error(y, prediction.means.mean(dim=0))
+    assert metrics.rmse(prediction, y) == pytest.approx(wanted, rel=1e-12)
+
+
+@pytest.mark.parametrize("level", [0.3, 0.8, 0.95])
+def test_intervals_lie_between_quantiles_of_the_mixture(mixture, level):
+    """Quantiles by bisection, which the metric does not need."""
+    prediction, y = mixture
+    ends = []
+    for mass in ((1 - level) / 2, (1 + level) / 2):
+        low, high = np.full(60, -50.0), np.full(60, 50.0)
+        for _ in range(60):
+            middle = (low + high) / 2
+            below = scipy.stats.norm.cdf(middle, prediction.means, prediction.variances.sqrt()).mean(axis=0) < mass
+            low, high = np.where(below, middle, low), np.where(below, high, middle)
+        ends.append(low)
+    wanted = np.mean((y.numpy() >= ends[0]) & (y.numpy() <= ends[1]))
+    assert metrics.interval_coverage(prediction, y, level) == pytest.approx(wanted, abs=1e-12)
+
+
+def test_regression_refuses_what_is_not_finite(mixture):
+    prediction, y = mixture
+    for metric in (metrics.rmse, metrics.nll, metrics.interval_coverage):
+        with pytest.raises(DataError, match="Expected `targets` to be finite"):
+            metric(prediction, y / 0)
+        with pytest.raises(DataError, match="Expected `prediction` to be finite"):
+            metric(RegressionPrediction(prediction.means / 0, prediction.variances), y)
+        with pytest.raises(DataError, match="Expected `prediction` to be of positive variances, but got 0"):
+            metric(RegressionPrediction(prediction.means, 0 * prediction.variances), y)
+    with pytest.raises(RecipeError, match="Expected `level`"):
+        metrics.interval_coverage(prediction, y, 95)
+
+
+@pytest.fixture
+def as_users_run_it():
+    jaxtyping.config.update("jaxtyping_disable", True)
+    yield
+    jaxtyping.config.update("jaxtyping_disable", False)
+
+
+@pytest.mark.usefixtures("as_users_run_it")
+def test_lists_none_and_other_predictions_are_named(ensemble, mixture):
+    prediction, y = ensemble
+    for judge in [*JUDGES, metrics.misclassification_auroc]:
+        for bad in (None, prediction.probs, [1.0]):
+            with pytest.raises(DataError, match=r"Expected `prediction` to be a \w*Prediction, but got"):
+                judge(bad, y)
+        with pytest.raises(DataError, match="Expected `targets` to be a tensor, but got list"):
+            judge(prediction, y.tolist())
+    for judge in [*(j for j in JUDGES if j is not metrics.nll), metrics.misclassification_auroc]:
+        with pytest.raises(DataError, match="to be a ClassPrediction, but got RegressionPrediction"):
+            judge(*mixture)
+    with pytest.raises(DataError, match="to be a RegressionPrediction, but got ClassPrediction"):
+        metrics.rmse(prediction, y)
+    scores = torch.arange(3.0)
+    for rank in RANKINGS:
+        for bad in (None, [1.0, 2.0], prediction):
+            with pytest.raises(DataError, match="Expected `inside` to be a vector of scores, but got"):
+                rank(bad, scores)
+            with pytest.raises(DataError, match="Expected `outside` to be a vector of scores, but got"):
+                rank(scores, bad)
+    for metric in (metrics.aurc, metrics.risk_coverage, metrics.coverage_at_risk):
+        with pytest.raises(DataError, match="Expected `uncertainty` to be a vector of values, but got list"):
+            metric([1.0], scores)
+        with pytest.raises(DataError, match="Expected `wrong` to be a vector of values, but got NoneType"):
+            metric(scores, None)
+    with pytest.raises(DataError, match="Expected `aleatoric` to be a vector"):
+        metrics.human_correlation([1.0], scores)
+    with pytest.raises(DataError, match="Expected `soft_labels` to be a tensor"):
+        metrics.human_correlation(scores, [[1, 0]])
+
+
+def noise(*shape, seed=0):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+@pytest.mark.parametrize("shape", [(3, 8, 8), (512,), (2,), (5,)])
+@pytest.mark.parametrize("scale", [1.0, 1e-3, 1e4])
+def test_overlap_finds_copies_through_rounding(shape, scale):
+    samples, others = scale * noise(300, *shape), scale * noise(200, *shape, seed=1)
+    others[50:100] = samples[100:150] * (1 + 1e-5 * noise(50, *shape, seed=2))
+    assert metrics.overlap(samples, others) == 0.25
+    assert (
+        metrics.overlap(list(samples.split(70)), [(part, torch.zeros(len(part))) for part in others.split(33)]) == 0.25
+    )
+    assert metrics.overlap({"a": samples[:120], "b": samples.split(40)}, others) == 0.25
+    assert metrics.overlap(others[:50], samples) == 0.0
+    assert metrics.overlap(samples, samples.flip(0)) == 1.0
+
+
+def test_overlap_of_features_behind_a_large_constant():
+    """A constant column, a column that is mostly zero and a common offset hide neither copies nor differences."""
+    samples = torch.cat([torch.full((100, 1), 1e5), torch.zeros(100, 1), 3 + 0.5 * noise(100, 30)], dim=1)
+    others = samples.clone()
+    others[:, 2:] = 3 + 0.5 * noise(100, 30, seed=1)
+    assert metrics.overlap(samples, others) == 0.0
+    assert metrics.overlap(samples, samples * (1 + 1e-5 * noise(100, 32, seed=1))) == 1.0
+    assert metrics.overlap([torch.zeros(1, 32), samples], samples * (1 + 1e-5 * noise(100, 32, seed=1))) == 1.0
+
+
+def test_overlap_of_integers_is_exact():
+    g = torch.Generator().manual_seed(0)
+    samples = torch.randint(256, (200, 3, 32, 32), generator=g).to(torch.uint8)
+    others = samples[:100].clone()
+    others[:40, 0, 0, 0] ^= 1  # one grey level of one pixel
+    assert metrics.overlap(samples, others) == 0.6
+    assert metrics.overlap(samples, others.long()) == 0.6
+    assert metrics.overlap(samples, others.float() / 255) == 0.0  # other units are other numbers
+
+
+def test_overlap_of_single_numbers_is_exact():
+    samples = torch.linspace(0, 1, 5000, dtype=torch.float64).unsqueeze(1)
+    others = torch.cat([samples[:25], samples[:75] + 1e-5])
+    assert metrics.overlap(samples, others) == 0.25
+
+
+def test_other_shapes_do_not_overlap_and_nothing_is_refused():
+    x = noise(20, 12)
+    assert metrics.overlap(x, x[:, :6]) == 0.0
+    assert metrics.overlap(x.view(20, 3, 4), x) == 1.0
+    assert metrics.overlap([x[:0], x], [x, x[:0]]) == 1.0
+    assert metrics.overlap([{"ids": x, "mask": x[:, :2], "labels": x[:, 0]}], [{"ids": x, "mask": x[:, :2]}]) == 1.0
+    for empty in (x[:0], [], [x[:0]], {}):
+        with pytest.raises(DataError, match="Expected `samples` to be at least one sample, but got none"):
+            metrics.overlap(empty, x)
+        with pytest.raises(DataError, match="Expected `others` to be at least one sample, but got none"):
+            metrics.overlap(x, empty)
+    for bad in (None, "all", 3):
+        with pytest.raises(DataError, match="Expected `samples` to be a tensor, a loader or a mapping"):
+            metrics.overlap(bad, x)
+    with pytest.raises(DataError, match="Expected each batch of `others` to be a tensor"):
+        metrics.overlap(x, [3])

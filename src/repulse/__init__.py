@@ -24,6 +24,7 @@ from repulse.errors import (
     RepulseError,
     RepulsionError,
 )
+from repulse.evaluation import Evaluation, evaluate
 from repulse.particles import tasks
 from repulse.particles.fit import fit_heads, fit_networks
 from repulse.particles.heads import Heads, Networks
@@ -46,6 +47,7 @@ __all__ = [
     "DataError",
     "Ensemble",
     "Epoch",
+    "Evaluation",
     "FitWarning",
     "Heads",
     "Networks",
@@ -57,6 +59,7 @@ __all__ = [
     "RepulseError",
     "RepulsionError",
     "__version__",
+    "evaluate",
     "fit_heads",
     "fit_networks",
     "functional",

@@ -1,4 +1,4 @@
-"""The command line: `repulse demo`."""
+"""The command line: `repulse demo`, `repulse evaluate`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from repulse.errors import RepulseError
+from repulse.errors import RepulseError, check_choice
 from repulse.version import __version__
 
 app = typer.Typer(
@@ -66,6 +66,50 @@ def demo(
     typer.echo(f"The page: {page}")
     if browse:
         webbrowser.open(page.resolve().as_uri())
+
+
+@app.command()
+def evaluate(
+    network: Annotated[str, typer.Option(help="resnet20 or resnet32 on CIFAR-10, lenet on DirtyMNIST.")] = "resnet20",
+    methods: Annotated[str, typer.Option(help="Names of methods, separated by commas, or all.")] = "all",
+    layers: Annotated[str, typer.Option(help="Features that methods see: last, auto (with taps) or both.")] = "both",
+    seeds: Annotated[int, typer.Option(min=1, help="Repeats of what is random; of LeNets, how many to train.")] = 5,
+    data: Annotated[Path | None, typer.Option(help="Folder of the data sets; else that in REPULSE_DATA.")] = None,
+    out: Annotated[Path, typer.Option(help="Folder for tables and figures, and for what can be used again.")] = Path(
+        "evaluation"
+    ),
+) -> None:
+    """Compare every method with every other on the same features, in one table.
+
+    Features are computed once and kept; methods are fitted on them, with and without taps of earlier stages, and judged
+    by accuracy, calibration, selective prediction and how well they tell foreign images. Writes `results.csv` (one line
+    a figure), `cells.json` and `tables.md`. With five seeds it takes about an hour on two cores; `--methods
+    MAP,KNN,repulse --seeds 1` takes two minutes.
+    """
+    _needs_lab("repulse evaluate")
+    from repulse.data.registry import data_root
+    from repulse.experiments import comparison, problems
+
+    check_choice("network", network, problems.PROBLEMS)
+    progress = sys.stderr.isatty()
+    problem = problems.PROBLEMS[network](data_root(data), out / "cache", progress)
+    rows = comparison.chosen(problem, methods.split(","), layers)
+    cells = comparison.run(problem, rows, seeds, progress)
+    comparison.write(problem, cells, out / problem.name)
+    typer.echo(problem.title)
+    for view, several in comparison.tables(problem, cells).items():
+        typer.echo(f"\n{comparison.HEADINGS[view]}")
+        for table in several:
+            typer.echo(f"\n{table.text()}")
+    typer.echo(f"\n{experiment_note(seeds)}\nWritten to {out / problem.name}.")
+
+
+def experiment_note(seeds: int) -> str:
+    """What the figures are, in two sentences."""
+    return (
+        f"Mean and standard deviation over {seeds} seeds, where something is random; * marks the best of a column. "
+        "Accuracy, ECE, AURC, coverage, AUROC, AUPR and FPR@95 (outside is positive) in percent."
+    )
 
 
 def _needs_lab(command: str) -> None:

@@ -8,7 +8,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from repulse.errors import DataError, check_choice
+from repulse.errors import DataError, check_choice, expected
+
+TINY_IMAGENET, TEXTURES = "files/tiny_imagenet_val_32x32.npz", "files/dtd_10_classes_32x32.npz"
+"""Made from the publishers' folders, which are read where these are not."""
 
 
 def cifar10(root: str | Path, split: str = "train") -> tuple[Tensor, Tensor]:
@@ -28,7 +31,9 @@ def tiny_imagenet(root: str | Path, part: str) -> Tensor:
         part: "repulsion" for the first 100 classes, "evaluation" for the last 100.
     """
     check_choice("part", part, ("repulsion", "evaluation"))
-    with np.load(existing(root, "files/tiny_imagenet_val_32x32.npz"), allow_pickle=False) as file:
+    if (Path(root) / "tiny-imagenet-200").is_dir() and not (Path(root) / TINY_IMAGENET).is_file():
+        return _from_publisher("tiny-imagenet", part, root)
+    with np.load(existing(root, TINY_IMAGENET), allow_pickle=False) as file:
         images, names = file["x"], file["wnid"]
     first = np.isin(names, np.unique(names)[:100])
     return _channels_first(images[first if part == "repulsion" else ~first])
@@ -36,7 +41,9 @@ def tiny_imagenet(root: str | Path, part: str) -> Tensor:
 
 def textures(root: str | Path) -> Tensor:
     """Ten classes of the Describable Textures at 32 x 32."""
-    with np.load(existing(root, "files/dtd_10_classes_32x32.npz"), allow_pickle=False) as file:
+    if (Path(root) / "dtd").is_dir() and not (Path(root) / TEXTURES).is_file():
+        return _from_publisher("dtd", "ten-classes", root)
+    with np.load(existing(root, TEXTURES), allow_pickle=False) as file:
         return _channels_first(file["x"])
 
 
@@ -44,6 +51,15 @@ def normalise(images: Tensor, mean: tuple[float, ...], std: tuple[float, ...]) -
     """Bytes to floats in the network's input space."""
     shape = (1, -1, 1, 1)
     return (images.float() / 255 - torch.tensor(mean).view(shape)) / torch.tensor(std).view(shape)
+
+
+def _from_publisher(name: str, split: str, root: str | Path) -> Tensor:
+    from repulse.data.registry import load  # which reads images itself
+
+    inputs = load(name, split, root).inputs
+    if not isinstance(inputs, Tensor):
+        raise DataError(expected(name, "a set of images", "another one"))
+    return inputs
 
 
 def _channels_first(images: np.ndarray) -> Tensor:

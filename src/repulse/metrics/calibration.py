@@ -6,66 +6,80 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from repulse.errors import DataError, check_positive_integer, expected
-from repulse.prediction import ClassPrediction, P, Prediction
+from repulse.errors import check_positive_integer
+from repulse.metrics.inputs import checked
+from repulse.prediction import ClassPrediction, Prediction
 
 
 def accuracy(prediction: ClassPrediction, targets: Tensor) -> float:
     """Share of samples whose most probable class is the target."""
-    prediction, targets = _checked(prediction, targets)
+    prediction, targets = checked(prediction, targets, ClassPrediction)
     return float((prediction.labels == targets).double().mean())
 
 
 def nll(prediction: Prediction, targets: Tensor) -> float:
     """Mean negative log-likelihood, in nats, of the mixture of all members."""
-    prediction, targets = _checked(prediction, targets)
+    prediction, targets = checked(prediction, targets)
     return float(-prediction.log_likelihood(targets).double().mean())
 
 
 def brier(prediction: ClassPrediction, targets: Tensor) -> float:
     """Mean over samples of `sum_k (p_k - [k = target])^2`."""
-    prediction, targets = _checked(prediction, targets)
-    truth = torch.nn.functional.one_hot(targets, prediction.log_probs.shape[-1])
-    return float((prediction.probs.double() - truth).square().sum(dim=-1).mean())
+    return float(squared_errors(*checked(prediction, targets, ClassPrediction)).mean())
 
 
-def ece(prediction: ClassPrediction, targets: Tensor, bins: int = 15) -> float:
-    """Expected calibration error: `sum_m |B_m|/N |accuracy(B_m) - confidence(B_m)|` over equal-width bins."""
-    confidence, accuracy, share = reliability(prediction, targets, bins)
-    return float((share * (accuracy - confidence).abs()).nansum())
+def ece(prediction: ClassPrediction, targets: Tensor, bins: int = 15, adaptive: bool = False) -> float:
+    """Expected calibration error: `sum_m |B_m|/N |accuracy(B_m) - confidence(B_m)|` over bins of the confidence.
+
+    Bins are of equal width or, if `adaptive`, of equal mass; see `reliability`.
+    """
+    return calibration_error(*reliability(prediction, targets, bins, adaptive))
 
 
 def reliability(
-    prediction: ClassPrediction, targets: Tensor, bins: int = 15
+    prediction: ClassPrediction, targets: Tensor, bins: int = 15, adaptive: bool = False
 ) -> tuple[Float[Tensor, " bins"], Float[Tensor, " bins"], Float[Tensor, " bins"]]:
-    """Mean confidence, accuracy and share of samples of each bin; NaN marks the first two of an empty bin."""
+    """Mean confidence, accuracy and share of samples of each bin; NaN marks the first two of an empty bin.
+
+    Args:
+        prediction: class probabilities.
+        targets: true classes.
+        bins: how many.
+        adaptive: bins of equal mass: the r-th of N samples in order of confidence is in bin `floor(bins r / N)`.
+            Samples of equal confidence each count with their mean correctness, so that the order of the data does not
+            matter where a bin ends among them.
+    """
     check_positive_integer("bins", bins)
-    prediction, targets = _checked(prediction, targets)
-    confidence = _confidence(prediction)
-    correct = (prediction.labels == targets).double()
-    edges = torch.arange(1, bins, dtype=torch.float64) / bins  # a bin has its upper edge, not its lower one
-    index = torch.bucketize(confidence, edges)
+    prediction, targets = checked(prediction, targets, ClassPrediction)
+    return binned(confidence_of(prediction), (prediction.labels == targets).double(), bins, adaptive)
+
+
+def binned(confidence: Tensor, correct: Tensor, bins: int, adaptive: bool = False) -> tuple[Tensor, Tensor, Tensor]:
+    """`reliability` of confidences and of zeros and ones."""
+    if adaptive:
+        distinct, group, size = torch.unique(confidence, return_inverse=True, return_counts=True)
+        shared = torch.zeros_like(distinct).index_add_(0, group, correct) / size
+        confidence, correct = distinct.repeat_interleave(size), shared.repeat_interleave(size)
+        index = torch.arange(len(confidence)) * bins // len(confidence)
+    else:
+        edges = torch.arange(1, bins, dtype=torch.float64) / bins  # a bin has its upper edge, not its lower one
+        index = torch.bucketize(confidence, edges)
     count = torch.zeros(bins, dtype=torch.float64).index_add_(0, index, torch.ones_like(confidence))
     sums = [torch.zeros(bins, dtype=torch.float64).index_add_(0, index, v) for v in (confidence, correct)]
     return sums[0] / count, sums[1] / count, count / count.sum()
 
 
-def _confidence(prediction: ClassPrediction) -> Float[Tensor, " B"]:
+def calibration_error(confidence: Tensor, accuracy: Tensor, share: Tensor) -> float:
+    """`ece` of what `reliability` returns."""
+    return float((share * (accuracy - confidence).abs()).nansum())
+
+
+def squared_errors(prediction: ClassPrediction, targets: Tensor) -> Float[Tensor, " B"]:
+    """`brier` of each sample."""
+    probs = prediction.probs.double()
+    return probs.scatter_add(1, targets.unsqueeze(1), -torch.ones_like(probs[:, :1])).square().sum(dim=-1)
+
+
+def confidence_of(prediction: ClassPrediction) -> Float[Tensor, " B"]:
+    """Confidence in double precision, which float32 sums of probabilities may leave by a rounding error."""
     return prediction.confidence.double().clamp(0.0, 1.0)
-
-
-def _checked(prediction: P, targets: Tensor) -> tuple[P, Tensor]:
-    """Both on the CPU, targets of the type their kind needs."""
-    if targets.shape != (len(prediction),) or not len(prediction):
-        got = f"shape {tuple(targets.shape)}"
-        raise DataError(expected("targets", f"of shape ({len(prediction)},), not empty", got))
-    prediction, targets = prediction.cpu(), targets.cpu()
-    if not isinstance(prediction, ClassPrediction):
-        return prediction, targets
-    classes = prediction.log_probs.shape[-1]
-    if targets.is_floating_point() or int(targets.min()) < 0 or int(targets.max()) >= classes:
-        got = f"{targets.dtype} from {targets.min()} to {targets.max()}"
-        raise DataError(expected("targets", f"integers from 0 to {classes - 1}", got))
-    if bool(torch.isnan(prediction.log_probs).any()):
-        raise DataError(expected("prediction", "free of NaN", "NaN log-probabilities"))
-    return prediction, targets.long()

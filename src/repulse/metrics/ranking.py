@@ -1,14 +1,19 @@
 """How well a score separates in-distribution inputs (negatives) from out-of-distribution ones (positives).
 
-All of it is read off one count: how many of each kind score at least as high as each distinct score.
+All of it is read off one count: how many of each kind score at least as high as each distinct score. The formulas take
+these counts along the last axis, `(..., D + 1)` from none to all, so that many resamples are judged at once.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
-from repulse.errors import DataError, expected
+from repulse.errors import DataError, check_choice, expected
+from repulse.metrics.inputs import checked, vector
+from repulse.prediction import ClassPrediction
 
 
 def auroc(inside: Tensor, outside: Tensor) -> float:
@@ -18,42 +23,98 @@ def auroc(inside: Tensor, outside: Tensor) -> float:
         >>> auroc(torch.tensor([0.0, 1.0]), torch.tensor([1.0, 2.0]))
         0.875
     """
-    fpr, tpr = roc_curve(inside, outside)
-    return float(torch.trapezoid(tpr, fpr))
+    return float(_area(*_at_or_above(inside, outside)))
 
 
-def aupr(inside: Tensor, outside: Tensor) -> float:
-    """Average precision with outside samples as positives: the mean of the precision over steps of the recall."""
-    negatives, positives = _at_or_above(inside, outside)
-    precision = positives[1:] / (positives[1:] + negatives[1:])
-    return float((precision * positives.diff()).sum() / len(outside))
+def aupr(inside: Tensor, outside: Tensor, positive: str = "outside") -> float:
+    """Average precision: the mean of the precision over steps of the recall.
+
+    Args:
+        inside: scores of in-distribution samples.
+        outside: scores of out-of-distribution samples.
+        positive: which of the two are to be found: "outside" by high scores, or "inside" by low ones.
+    """
+    check_choice("positive", positive, ("outside", "inside"))
+    if positive == "inside":
+        inside, outside = -vector("outside", outside, "scores"), -vector("inside", inside, "scores")
+    return float(_precision(*_at_or_above(inside, outside)))
 
 
 def fpr_at_95(inside: Tensor, outside: Tensor) -> float:
-    """Share of inside samples flagged at the largest threshold that flags at least 95 % of the outside ones."""
-    fpr, tpr = roc_curve(inside, outside)
-    return float(fpr[tpr >= 0.95].min())
+    """Share of inside samples flagged at the largest threshold that flags at least 95 % of the outside ones.
+
+    Out-of-distribution is positive here as everywhere; papers that call the inside positive print another number.
+    """
+    return float(_false_at_95(*_at_or_above(inside, outside)))
 
 
 def roc_curve(inside: Tensor, outside: Tensor) -> tuple[Tensor, Tensor]:
     """False and true positive rates over all thresholds, from none flagged to all."""
-    negatives, positives = _at_or_above(inside, outside)
-    return negatives / len(inside), positives / len(outside)
+    return _rates(*_at_or_above(inside, outside))
+
+
+def misclassification_auroc(prediction: ClassPrediction, targets: Tensor, uncertainty: Tensor | None = None) -> float:
+    """Probability that a wrong prediction is more uncertain than a right one; ties count half.
+
+    Args:
+        prediction: class probabilities.
+        targets: true classes; some predictions must be right and some wrong.
+        uncertainty: what ranks the predictions; their total uncertainty if None.
+    """
+    prediction, targets = checked(prediction, targets, ClassPrediction)
+    ranking = vector("uncertainty", prediction.total if uncertainty is None else uncertainty)
+    if len(ranking) != len(targets):
+        raise DataError(expected("uncertainty", f"of shape ({len(targets)},)", f"shape {tuple(ranking.shape)}"))
+    wrong = prediction.labels != targets
+    if bool(wrong.all()) or not bool(wrong.any()):
+        raise DataError(
+            expected("prediction", "right for some targets and wrong for others", f"{int(wrong.sum())} wrong")
+        )
+    return auroc(ranking[~wrong], ranking[wrong])
+
+
+def ranks(inside: Tensor, outside: Tensor) -> tuple[Tensor, Tensor, int]:
+    """Scores as indices into the distinct scores in descending order, and how many distinct ones there are."""
+    scores = [vector(name, values, "scores") for name, values in (("inside", inside), ("outside", outside))]
+    distinct, rank = torch.unique(torch.cat(scores), return_inverse=True)
+    rank = len(distinct) - 1 - rank
+    return rank[: len(inside)], rank[len(inside) :], len(distinct)
+
+
+def cumulated(counts: Tensor) -> Tensor:
+    """Counts of each distinct score, in descending order, as counts at or above each, from none."""
+    return torch.nn.functional.pad(counts.cumsum(dim=-1).double(), (1, 0))
 
 
 def _at_or_above(inside: Tensor, outside: Tensor) -> tuple[Tensor, Tensor]:
     """How many inside and outside samples score at least each distinct score, from none downwards."""
-    for name, scores in (("inside", inside), ("outside", outside)):
-        if not isinstance(scores, Tensor):
-            got = f"{type(scores).__name__}; pass one of its scores, such as `.epistemic`"
-            raise DataError(expected(name, "a vector of scores", got))
-        if scores.ndim != 1 or not len(scores):
-            raise DataError(expected(name, "a non-empty vector of scores", f"shape {tuple(scores.shape)}"))
-        if bool(torch.isnan(scores).any()):
-            raise DataError(expected(name, "free of NaN", f"{int(torch.isnan(scores).sum())} NaN scores"))
-    distinct, rank = torch.unique(torch.cat([inside.double().cpu(), outside.double().cpu()]), return_inverse=True)
-    start = torch.zeros(1, dtype=torch.float64)
-    return tuple(
-        torch.cat([start, torch.bincount(part, minlength=len(distinct)).flip(0).cumsum(0).double()])
-        for part in (rank[: len(inside)], rank[len(inside) :])
-    )  # pyright: ignore[reportReturnType]
+    negatives, positives, distinct = ranks(inside, outside)
+    return cumulated(negatives.bincount(minlength=distinct)), cumulated(positives.bincount(minlength=distinct))
+
+
+def _rates(negatives: Tensor, positives: Tensor) -> tuple[Tensor, Tensor]:
+    return negatives / negatives[..., -1:], positives / positives[..., -1:]
+
+
+def _area(negatives: Tensor, positives: Tensor) -> Tensor:
+    fpr, tpr = _rates(negatives, positives)
+    return torch.trapezoid(tpr, fpr, dim=-1)
+
+
+def _precision(negatives: Tensor, positives: Tensor) -> Tensor:
+    found = positives[..., 1:]
+    precision = found / (found + negatives[..., 1:]).clamp_min(1)  # a resample may lack the highest scores
+    return (precision * positives.diff(dim=-1)).sum(dim=-1) / positives[..., -1]
+
+
+def _false_at_95(negatives: Tensor, positives: Tensor) -> Tensor:
+    fpr, tpr = _rates(negatives, positives)
+    return fpr.masked_fill(tpr < 0.95, 1.0).amin(dim=-1)
+
+
+FORMULAS: dict[Callable[..., float], Callable[[Tensor, Tensor], Tensor]] = {
+    auroc: _area,
+    aupr: _precision,
+    fpr_at_95: _false_at_95,
+}
+"""The metrics that need no more than the counts, and their formulas on these."""

@@ -7,6 +7,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from repulse.errors import DataError, expected
+from repulse.metrics.inputs import check_share, vector
 
 
 def risk_coverage(uncertainty: Float[Tensor, " B"], wrong: Tensor) -> tuple[Float[Tensor, " B"], Float[Tensor, " B"]]:
@@ -14,22 +15,29 @@ def risk_coverage(uncertainty: Float[Tensor, " B"], wrong: Tensor) -> tuple[Floa
 
     Samples of equal uncertainty each count with their mean error, so that the order of the data does not matter.
     """
-    if uncertainty.shape != wrong.shape or uncertainty.ndim != 1 or not len(wrong):
+    if isinstance(uncertainty, Tensor) and isinstance(wrong, Tensor) and uncertainty.shape != wrong.shape:
         shapes = f"shapes {tuple(uncertainty.shape)} and {tuple(wrong.shape)}"
         raise DataError(expected("uncertainty", "a non-empty vector like `wrong`", shapes))
-    if bool(torch.isnan(uncertainty).any()):
-        raise DataError(expected("uncertainty", "free of NaN", f"{int(torch.isnan(uncertainty).sum())} NaN values"))
-    uncertainty, wrong = uncertainty.cpu(), wrong.cpu()
-    distinct, group = torch.unique(uncertainty, return_inverse=True)
-    size = torch.zeros(len(distinct), dtype=torch.float64).index_add_(
-        0, group, torch.ones(len(wrong), dtype=torch.float64)
-    )
-    errors = torch.zeros(len(distinct), dtype=torch.float64).index_add_(0, group, wrong.double())
-    shared = (errors / size)[group.sort().values]
+    uncertainty, wrong = vector("uncertainty", uncertainty), vector("wrong", wrong)
+    distinct, group, size = torch.unique(uncertainty, return_inverse=True, return_counts=True)
+    errors = torch.zeros_like(distinct).index_add_(0, group, wrong)
     kept = torch.arange(1, len(wrong) + 1, dtype=torch.float64)
-    return kept / len(wrong), shared.cumsum(0) / kept
+    return kept / len(wrong), (errors / size).repeat_interleave(size).cumsum(0) / kept
 
 
 def aurc(uncertainty: Float[Tensor, " B"], wrong: Tensor) -> float:
     """Area under the risk-coverage curve: the mean of the error rates over all coverages; smaller is better."""
     return float(risk_coverage(uncertainty, wrong)[1].mean())
+
+
+def coverage_at_risk(uncertainty: Float[Tensor, " B"], wrong: Tensor, risk: float = 0.05) -> float:
+    """The largest coverage of `risk_coverage` whose error rate is at most `risk`; 0 if there is none.
+
+    Examples:
+        >>> coverage_at_risk(torch.tensor([0.1, 0.2, 0.3, 0.4]), torch.tensor([0, 0, 1, 1]), risk=0.4)
+        0.75
+    """
+    check_share("risk", risk)
+    coverage, rate = risk_coverage(uncertainty, wrong)
+    allowed = coverage[rate <= risk + 1e-12]  # 1 wrong of 20 is 0.05, whatever its sum was rounded to
+    return float(allowed[-1]) if len(allowed) else 0.0

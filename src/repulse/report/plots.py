@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from repulse.evaluation import Evaluation
+from repulse.files import write_whole
 from repulse.metrics import auroc, ece, reliability, roc_curve
 from repulse.prediction import ClassPrediction
 
@@ -30,15 +32,21 @@ PALETTE = ("#3572c6", "#e08214", "#1b9e77", "#b0479a", "#7f7f7f")
 Draw = Callable[["Axes"], None]
 
 
-def panels(draws: Sequence[Draw], *, width: float = 3.4, height: float = 3.1, share: bool = False) -> Figure:
-    """One row of panels, each drawn by one function."""
+def panels(
+    draws: Sequence[Draw], *, width: float = 3.4, height: float = 3.1, share: bool = False, columns: int | None = None
+) -> Figure:
+    """One row of panels, each drawn by one function; more rows if there are more than `columns`."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(width * len(draws), height), layout="constrained")
-    axes = figure.subplots(1, len(draws), squeeze=False, sharex=share, sharey=share)[0]
-    for axis, draw in zip(axes, draws, strict=True):
+    across = min(len(draws), columns or len(draws))
+    down = -(-len(draws) // across)
+    figure = Figure(figsize=(width * across, height * down), layout="constrained")
+    axes = figure.subplots(down, across, squeeze=False, sharex=share, sharey=share).flatten()
+    for axis, draw in zip(axes, draws, strict=False):
         draw(axis)
         _style(axis)
+    for axis in axes[len(draws) :]:
+        axis.set_visible(False)
     figure.patch.set_alpha(0.0)
     return figure
 
@@ -56,8 +64,9 @@ def to_svg(figure: Figure) -> str:
 
 def save_picture(figure: Figure, path: str | Path, dpi: int = 130) -> None:
     """The figure as a picture file on white, in the format of the file's ending."""
-    Path(path).parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=dpi, facecolor="white")
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format=Path(path).suffix[1:] or "png", dpi=dpi, facecolor="white")
+    write_whole(path, buffer.getvalue())
 
 
 def uncertainty_map(groups: Mapping[str, ClassPrediction], title: str) -> Draw:
@@ -101,6 +110,65 @@ def roc(scores: Mapping[str, tuple[Tensor, Tensor]], title: str) -> Draw:
         axis.set(xlabel="in-distribution inputs flagged", ylabel="foreign inputs flagged", title=title)
         axis.set(xlim=(0, 1), ylim=(0, 1.01))
         axis.legend(loc="lower right", fontsize=8, title="AUROC", title_fontsize=8, labelcolor=INK)
+
+    return draw
+
+
+def evaluation_panels(evaluation: Evaluation) -> Figure:
+    """Calibration, selective prediction, and the scores of each foreign set beside those inside."""
+    draws = [_calibration(evaluation)]
+    if evaluation.risk_coverage:
+        draws.append(_selective(evaluation))
+    colours = cycle(PALETTE[1:])
+    draws += [_scores(evaluation, name, colour) for name, colour in zip(evaluation.ood, colours, strict=False)]
+    return panels(draws, columns=4 if len(draws) <= 4 or len(draws) % 4 in (0, 3) else 3)
+
+
+def _calibration(evaluation: Evaluation) -> Draw:
+    def draw(axis: Axes) -> None:
+        axis.plot([0, 1], [0, 1], color=INK, linewidth=0.8, linestyle=":")
+        bars = evaluation.reliability
+        if evaluation.task == "regression":
+            axis.plot(bars["level"], bars["coverage"], "o-", color=PALETTE[0], markersize=4, linewidth=1.5)
+            axis.set(xlabel="promised share of targets", ylabel="share of targets inside", title="Intervals")
+        else:
+            largest = max(bars["share"])
+            sizes = [8 + 90 * share / largest for share in bars["share"]]
+            axis.plot(bars["confidence"], bars["accuracy"], color=PALETTE[0], linewidth=1.4, alpha=0.8)
+            axis.scatter(bars["confidence"], bars["accuracy"], s=sizes, color=PALETTE[0], linewidths=0, clip_on=False)
+            title = f"Reliability: ECE {100 * evaluation.id['ece']:.1f} %"
+            axis.set(xlabel="confidence (dots: share of samples)", ylabel="accuracy", title=title)
+        axis.set(xlim=(0, 1), ylim=(0, 1.02))
+
+    return draw
+
+
+def _selective(evaluation: Evaluation) -> Draw:
+    def draw(axis: Axes) -> None:
+        coverage, risk = ([100 * value for value in evaluation.risk_coverage[key]] for key in ("coverage", "risk"))
+        axis.fill_between(coverage, risk, color=PALETTE[0], alpha=0.15, linewidth=0)
+        axis.plot(coverage, risk, color=PALETTE[0], linewidth=1.6)
+        title = f"Selective prediction: AURC {100 * evaluation.id['aurc']:.2f} %"
+        axis.set(xlabel="inputs kept (%)", ylabel="errors among them (%)", title=title)
+        axis.set(xlim=(0, 100), ylim=(0, max(1.0, 1.1 * max(risk))))
+
+    return draw
+
+
+def _scores(evaluation: Evaluation, name: str, colour: str) -> Draw:
+    def draw(axis: Axes) -> None:
+        edges = evaluation.histograms["edges"]
+        for key, tint, label in (("id", PALETTE[0], "inside"), (name, colour, name)):
+            axis.stairs(evaluation.histograms[key], edges, fill=True, alpha=0.4, color=tint, label=label)
+            axis.stairs(evaluation.histograms[key], edges, color=tint, linewidth=1.2)
+        if 0 < 10 * edges[0] < edges[-1] and edges[1] / edges[0] < 1.001 * edges[-1] / edges[-2]:
+            axis.set_xscale("log")
+        mark = " †" if name in evaluation.oracle else ""
+        title = f"{name}{mark}: AUROC {100 * evaluation.ood[name]['auroc']:.1f}"
+        axis.set(xlabel="score" + (" († repelled on)" if mark else ""), ylabel="share of samples", title=title)
+        axis.margins(x=0)
+        axis.set_ylim(bottom=0)
+        axis.legend(loc="best", fontsize=8, labelcolor=INK)
 
     return draw
 

@@ -1,0 +1,47 @@
+"""ViM: what lies outside the principal subspace of the features, as one more logit (Wang et al., 2022)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from repulse.baselines.method import Detector
+from repulse.prediction import Prediction
+
+
+@dataclass
+class ViM(Detector):
+    """`a |P z'| - log sum_k exp f_k`: the norm left over by the principal subspace, in the units of the logits.
+
+    Features are taken from the point where all logits vanish, `z' = z + W^+ b`; `a` makes the mean residual of the
+    training data as large as its mean maximum logit.
+
+    Args:
+        layer: the network's last layer.
+        dimensions: of the principal subspace; None for 1000 of 2048 or more, 512 of 768 or more, else half.
+    """
+
+    dimensions: int | None = None
+    origin: Tensor = field(init=False, repr=False)
+    residual: Tensor = field(init=False, repr=False)
+    scale: Tensor = field(init=False, repr=False)
+
+    name: ClassVar[str] = "ViM"
+
+    def _fit(self, features: Tensor, targets: Tensor) -> None:
+        d = features.shape[1]
+        kept = self.dimensions or (1000 if d >= 2048 else 512 if d >= 768 else d // 2)
+        weight, bias = self.layer.weight.double(), self.layer.bias.double()
+        self.origin = -torch.linalg.pinv(weight) @ bias
+        centred = features.double() - self.origin
+        vectors = torch.linalg.eigh(centred.T @ centred / len(centred)).eigenvectors  # smallest first
+        self.residual = vectors[:, : max(d - kept, 1)].contiguous()
+        norms = (centred @ self.residual).norm(dim=1).mean()
+        self.scale = self.layer(features).amax(dim=1).double().mean() / norms.clamp_min(1e-12)
+
+    def _score(self, features: Tensor, prediction: Prediction) -> Tensor:
+        left_over = ((features.double() - self.origin) @ self.residual).norm(dim=1)
+        return self.scale * left_over - self.layer(features).double().logsumexp(dim=-1)

@@ -1,0 +1,161 @@
+"""A bench on which methods are compared: the features of every set, by one network, computed once for all of them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file, save
+from torch import Tensor, nn
+from tqdm import tqdm
+
+from repulse.backbone import Backbone, split
+from repulse.backbone.batches import digest_of
+from repulse.backbone.fingerprint import fingerprint_of, settings_of
+from repulse.baselines import LastLayer
+from repulse.data.images import normalise
+from repulse.files import write_whole
+from repulse.modes import evaluating
+from repulse.particles.fit import feature_scaling
+from repulse.recipe import Recipe
+from repulse.repulsion import Source
+
+BATCH = 500
+SAMPLES = 10_000
+"""Training images from which a source makes repulsion samples."""
+
+
+@dataclass(frozen=True, eq=False)
+class Images:
+    """Images of a problem, as bytes.
+
+    Attributes:
+        train: to fit on.
+        targets: their classes.
+        test: to judge on.
+        test_targets: their classes.
+        outside: sets that are out of distribution.
+        repulsion: where to repel: other images, or a source that makes them from the training images.
+        mean: of the normalisation that the network wants.
+        std: likewise.
+        human: for each test image, how many people chose each class.
+    """
+
+    train: Tensor
+    targets: Tensor
+    test: Tensor
+    test_targets: Tensor
+    outside: Mapping[str, Tensor]
+    repulsion: Mapping[str, Tensor | Source]
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    human: Tensor | None = None
+
+    def prepared(self, batch: Tensor) -> Tensor:
+        """Bytes as the network takes them."""
+        return normalise(batch, self.mean, self.std)
+
+
+@dataclass(frozen=True, eq=False)
+class View:
+    """What a method is given: features of every set, and the last layer on them.
+
+    Attributes:
+        train: training features.
+        test: test features.
+        outside: features of the sets that are out of distribution.
+        repulsion: features of the sets to repel on.
+        layer: from these features to logits.
+        taps: how many of the last columns are taps.
+    """
+
+    train: Tensor
+    test: Tensor
+    outside: Mapping[str, Tensor]
+    repulsion: Mapping[str, Tensor]
+    layer: LastLayer
+    taps: int
+
+
+@dataclass(eq=False)
+class Bench:
+    """Features of all images of a problem by one network.
+
+    Args:
+        images: of the problem.
+        network: trained.
+        cache: folder in which features are kept, each set under a digest of all it depends on.
+        progress: show bars.
+    """
+
+    images: Images
+    network: nn.Module
+    cache: Path | None = None
+    progress: bool = True
+    _views: dict[str, View] = field(default_factory=dict, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        few = self.images.prepared(self.images.train[:4])
+        self.backbone: Backbone = split(self.network, few, layers="auto")
+        pick = torch.randperm(len(self.images.train), generator=torch.Generator().manual_seed(0))[:SAMPLES]
+        self._some = self.images.train[pick]
+
+    def view(self, layers: str = "last") -> View:
+        """Features as methods see them.
+
+        Args:
+            layers: "last" for the penultimate features and the network's own last layer. "auto" for these and the
+                taps, at the scales that heads see them at; the network has no last layer for those, so one is fitted.
+        """
+        if layers not in self._views:
+            self._views[layers] = self._last() if layers == "last" else self._tapped()
+        return self._views[layers]
+
+    def features(self, images: Tensor, source: Source | None = None) -> Tensor:
+        """Features of images, or of what a source makes of them, from the cache if they are there."""
+        about = [fingerprint_of(self.network), [tap.name for tap in self.backbone.taps], digest_of(images)]
+        about += [self.images.mean, self.images.std, settings_of(source)]
+        key = hashlib.sha256(json.dumps(about).encode()).hexdigest()[:24]
+        path = None if self.cache is None else self.cache / f"{key}.safetensors"
+        if path is not None and path.is_file():
+            return load_file(path)["features"]
+        features = self._compute(images, source)
+        if path is not None:
+            write_whole(path, save({"features": features}))
+        return features
+
+    @torch.no_grad()
+    def _compute(self, images: Tensor, source: Source | None) -> Tensor:
+        generator = torch.Generator().manual_seed(0)
+        parts = []
+        bar = tqdm(images.split(BATCH), desc="features", delay=2.0, disable=not self.progress, leave=False)
+        with evaluating(self.network):
+            for part in bar:
+                batch = self.images.prepared(part)
+                parts.append(self.backbone(batch if source is None else source.sample(batch, generator)))
+        return torch.cat(parts)
+
+    def _all(self, change: Callable[[Tensor], Tensor], layer: LastLayer | None, taps: int) -> View:
+        images = self.images
+        train = change(self.features(images.train))
+        if layer is None:
+            layer = LastLayer.fit(train, images.targets, self.backbone.outputs, taps)
+        repulsion = {
+            name: change(self.features(self._some, x) if isinstance(x, Source) else self.features(x))
+            for name, x in images.repulsion.items()
+        }
+        outside = {name: change(self.features(x)) for name, x in images.outside.items()}
+        return View(train, change(self.features(images.test)), outside, repulsion, layer, taps)
+
+    def _last(self) -> View:
+        weight, bias = (t.detach() for t in self.backbone.weights)
+        return self._all(lambda x: x[:, : self.backbone.penultimate].contiguous(), LastLayer(weight, bias), 0)
+
+    def _tapped(self) -> View:
+        taps = self.backbone.width - self.backbone.penultimate
+        shift, scale = feature_scaling(self.features(self.images.train), taps, Recipe().tap_scale)
+        return self._all(lambda x: (x - shift) / scale, None, taps)

@@ -1,0 +1,242 @@
+"""Every method on one problem, in one table: rows of methods, columns of metrics, means and spreads over seeds."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from tqdm import tqdm
+
+from repulse.baselines import METHODS, Method, Setting, build
+from repulse.errors import check_choice
+from repulse.experiments.bench import Bench, Images, View
+from repulse.files import write_whole
+from repulse.metrics.overlap import overlap
+from repulse.report import Column, Table
+
+HEADINGS = {
+    "last": "Penultimate features, as in the paper",
+    "auto": "Penultimate features and taps of earlier stages",
+}
+
+USES_REPULSION = ("discriminator", "outlier exposure", "fs-RLL-E", "repulse")
+"""Methods that are given the repulsion samples."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One row of the table.
+
+    Attributes:
+        method: name of the method, as in `repulse.baselines.METHODS`, or of a method that the problem adds.
+        repulsion: name of the set to repel on, or None.
+        layers: "last" or "auto".
+    """
+
+    method: str
+    repulsion: str | None = None
+    layers: str = "last"
+
+    @property
+    def name(self) -> str:
+        return self.method if self.repulsion is None else f"{self.method}, {self.repulsion}"
+
+
+@dataclass(frozen=True, eq=False)
+class Trial:
+    """A fitted method on a bench, to be measured.
+
+    Attributes:
+        method: fitted.
+        images: of the problem.
+        view: features; `of(...)` gives what the method takes.
+    """
+
+    method: Method
+    images: Images
+    view: View
+
+    def sets(self) -> tuple[Tensor, dict[str, Tensor]]:
+        """The test samples and those of each set outside, as the method takes them."""
+        if self.method.takes == "inputs":
+            return self.images.test, dict(self.images.outside)
+        return self.view.test, dict(self.view.outside)
+
+
+Measure = Callable[[Trial], dict[str, float]]
+
+
+@dataclass(frozen=True, eq=False)
+class Problem:
+    """What is compared on what.
+
+    Attributes:
+        name: short name.
+        title: in a sentence, for the head of the output.
+        bench: for a seed, the features (of a network of that seed, if networks differ).
+        rows: in the order of the table.
+        columns: tables side by side, each with its metrics by the keys that `measure` gives them.
+        measure: from a fitted method to metrics.
+        extra: methods beyond `METHODS` by name: made, fitted or trained, from a bench and a seed.
+    """
+
+    name: str
+    title: str
+    bench: Callable[[int], Bench]
+    rows: Sequence[Row]
+    columns: dict[str, dict[str, Column]]
+    measure: Measure
+    extra: dict[str, Callable[[Bench, int], Method]] = field(default_factory=dict)
+
+
+@dataclass
+class Cell:
+    """The figures of one row for one seed."""
+
+    method: str
+    repulsion: str | None
+    layers: str
+    seed: int
+    figures: dict[str, float]
+    oracle: list[str] = field(default_factory=list)
+
+
+def chosen(problem: Problem, methods: Iterable[str], layers: str) -> list[Row]:
+    """The rows of some methods ("all" for every one) and of one view of the features, or of "both"."""
+    methods = list(methods)
+    known = list(dict.fromkeys(row.method for row in problem.rows))
+    for method in methods:
+        check_choice("methods", method, ("all", *known))
+    check_choice("layers", layers, ("last", "auto", "both"))
+    return [
+        row for row in problem.rows if ("all" in methods or row.method in methods) and layers in ("both", row.layers)
+    ]
+
+
+def run(problem: Problem, rows: Sequence[Row], seeds: int, progress: bool = True) -> list[Cell]:
+    """Fit and measure every row; rows in which nothing is random are run once for each network."""
+    cells: list[Cell] = []
+    first = problem.bench(0)
+    same = all(problem.bench(seed) is first for seed in range(1, seeds))
+    bar = tqdm(total=len(rows) * seeds, desc=problem.name, disable=not progress)
+    for seed in range(seeds):
+        bench = problem.bench(seed)
+        for row in rows:
+            bar.set_postfix_str(row.name, refresh=True)
+            cell = _cell(problem, bench, row, seed, same)
+            if cell is not None:
+                cells.append(cell)
+            bar.update()
+    bar.close()
+    return cells
+
+
+def _cell(problem: Problem, bench: Bench, row: Row, seed: int, same: bool) -> Cell | None:
+    view = bench.view(row.layers)
+    outside = view.repulsion[row.repulsion] if row.repulsion else None
+    if row.method in problem.extra:
+        if seed:
+            return None  # one ensemble of networks is enough work
+        start = time.perf_counter()
+        method = problem.extra[row.method](bench, seed)
+    else:
+        method = build(row.method, Setting(view.layer, outside, view.taps, seed))
+        if same and seed and not method.seeded:
+            return None
+        start = time.perf_counter()
+        method.fit(view.train, bench.images.targets)
+    seconds = time.perf_counter() - start
+    trial = Trial(method, bench.images, view)
+    test = trial.sets()[0]
+    start = time.perf_counter()
+    method.predict_and_score(test[:5000])
+    milliseconds = 1000 * (time.perf_counter() - start) / len(test[:5000]) * 1000
+    figures = {**problem.measure(trial), "fit_seconds": seconds, "milliseconds": milliseconds}
+    return Cell(row.method, row.repulsion, row.layers, seed, figures, _oracle(bench.images, row))
+
+
+def _oracle(images: Images, row: Row) -> list[str]:
+    """The sets outside that share images with those the row repelled on, found by content."""
+    repelled = images.repulsion[row.repulsion] if row.repulsion else None
+    if not isinstance(repelled, Tensor):
+        return []
+    return [name for name, others in images.outside.items() if overlap(repelled, others) > 0]
+
+
+def tables(problem: Problem, cells: Sequence[Cell]) -> dict[str, list[Table]]:
+    """For each view of the features that was measured, the tables of the problem."""
+    made: dict[str, list[Table]] = {}
+    for layers in HEADINGS:
+        rows = [(row, found) for row in problem.rows if row.layers == layers and (found := _found(cells, row))]
+        if rows:
+            made[layers] = [_table(label, columns, rows) for label, columns in problem.columns.items()]
+    return made
+
+
+def _found(cells: Sequence[Cell], row: Row) -> list[Cell]:
+    return [
+        cell for cell in cells if (cell.method, cell.repulsion, cell.layers) == (row.method, row.repulsion, row.layers)
+    ]
+
+
+def _table(label: str, columns: dict[str, Column], rows: Sequence[tuple[Row, list[Cell]]]) -> Table:
+    table = Table(label, list(columns.values()))
+    for row, found in rows:
+        name = row.name + (f" (oracle: {', '.join(found[0].oracle)})" if found[0].oracle else "")
+        values = [[cell.figures.get(key, math.nan) for key in columns] for cell in found]
+        table.add(name, values, range(len(columns)) if found[0].oracle else ())
+    return table
+
+
+def write(problem: Problem, cells: Sequence[Cell], folder: Path) -> None:
+    """Keep what was measured: `results.csv`, one line a figure, `cells.json`, and the tables in Markdown."""
+    lines = io.StringIO()
+    out = csv.writer(lines)
+    out.writerow(["problem", "method", "repulsion", "layers", "seed", "metric", "value"])
+    for cell in cells:
+        for key, value in cell.figures.items():
+            out.writerow([problem.name, cell.method, cell.repulsion or "", cell.layers, cell.seed, key, repr(value)])
+    write_whole(folder / "results.csv", lines.getvalue())
+    write_whole(folder / "cells.json", json.dumps([asdict(cell) for cell in cells], indent=1) + "\n")
+    parts = [f"# {problem.title}"]
+    for layers, several in tables(problem, cells).items():
+        parts += [f"## {HEADINGS[layers]}", *(table.markdown() for table in several)]
+    write_whole(folder / "tables.md", "\n\n".join(parts) + "\n")
+
+
+def rows_for(repulsion: Sequence[str], only_heads: Sequence[str] = (), extra: Sequence[str] = ()) -> list[Row]:
+    """Every method on both views; those that use repulsion samples once with each set.
+
+    Args:
+        repulsion: sets for all methods that use them.
+        only_heads: sets for fs-RLL-E alone.
+        extra: methods that take the network's inputs.
+    """
+    rows = [Row(name) for name in extra]
+    for layers in ("last", "auto"):
+        for method in METHODS:
+            if method in USES_REPULSION:
+                rows += [Row(method, name, layers) for name in repulsion]
+                rows += [Row(method, name, layers) for name in only_heads if method == "fs-RLL-E"]
+            else:
+                rows.append(Row(method, None, layers))
+    return rows
+
+
+def halves(count: int) -> tuple[Tensor, Tensor]:
+    """Two halves of so many samples, drawn at random: what is tuned on one is judged on the other."""
+    order = torch.randperm(count, generator=torch.Generator().manual_seed(0))
+    return order[: count // 2], order[count // 2 :]
+
+
+def mean_of(figures: Sequence[dict[str, float]]) -> dict[str, float]:
+    """The mean of each metric."""
+    return {key: sum(one[key] for one in figures) / len(figures) for key in figures[0]}

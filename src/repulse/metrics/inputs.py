@@ -1,0 +1,65 @@
+"""What every metric checks of what it is given, so that a wrong argument is named in one sentence."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from repulse.errors import DataError, RecipeError, expected
+from repulse.prediction import ClassPrediction, P, Prediction, RegressionPrediction
+
+
+def checked(prediction: Any, targets: Any, kind: type[P] = Prediction) -> tuple[P, Tensor]:
+    """A prediction of this kind and its targets, both on the CPU, targets of the type the kind needs."""
+    if not isinstance(prediction, kind):
+        raise DataError(expected("prediction", f"a {kind.__name__}", type(prediction).__name__))
+    if not isinstance(targets, Tensor):
+        raise DataError(expected("targets", "a tensor", type(targets).__name__))
+    if targets.shape != (len(prediction),) or not len(prediction):
+        got = f"shape {tuple(targets.shape)}"
+        raise DataError(expected("targets", f"of shape ({len(prediction)},), not empty", got))
+    prediction, targets = prediction.cpu(), targets.cpu()
+    if isinstance(prediction, ClassPrediction):
+        _check_classes(prediction, targets)
+        targets = targets.long()
+    if isinstance(prediction, RegressionPrediction):
+        _check_numbers(prediction, targets)
+    return prediction, targets  # pyright: ignore[reportReturnType]
+
+
+def vector(name: str, values: Any, what: str = "values") -> Tensor:
+    """A non-empty vector without NaN, in double precision on the CPU; infinite values have their place in an order."""
+    if not isinstance(values, Tensor):
+        hint = f"; pass one of its {what}, such as `.epistemic`" if isinstance(values, Prediction) else ""
+        raise DataError(expected(name, f"a vector of {what}", f"{type(values).__name__}{hint}"))
+    if values.ndim != 1 or not len(values):
+        raise DataError(expected(name, f"a non-empty vector of {what}", f"shape {tuple(values.shape)}"))
+    if bool(torch.isnan(values).any()):
+        raise DataError(expected(name, "free of NaN", f"{int(torch.isnan(values).sum())} NaN {what}"))
+    return values.detach().double().cpu()
+
+
+def check_share(name: str, value: Any) -> None:
+    """Refuse what does not lie strictly between 0 and 1."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1:
+        raise RecipeError(expected(name, "a number between 0 and 1", repr(value)))
+
+
+def _check_classes(prediction: ClassPrediction, targets: Tensor) -> None:
+    classes = prediction.log_probs.shape[-1]
+    if targets.is_floating_point() or int(targets.min()) < 0 or int(targets.max()) >= classes:
+        got = f"{targets.dtype} from {targets.min()} to {targets.max()}"
+        raise DataError(expected("targets", f"integers from 0 to {classes - 1}", got))
+    if bool(torch.isnan(prediction.log_probs).any()):
+        raise DataError(expected("prediction", "free of NaN", "NaN log-probabilities"))
+
+
+def _check_numbers(prediction: RegressionPrediction, targets: Tensor) -> None:
+    if not bool(torch.isfinite(targets).all()):
+        raise DataError(expected("targets", "finite", "NaN or infinite values"))
+    if not bool(torch.isfinite(prediction.means).all() & torch.isfinite(prediction.variances).all()):
+        raise DataError(expected("prediction", "finite", "NaN or infinite means or variances"))
+    if bool((prediction.variances <= 0).any()):
+        raise DataError(expected("prediction", "of positive variances", f"{float(prediction.variances.min()):.3g}"))

@@ -1,0 +1,149 @@
+"""Whether the same samples are in two sets, by content: a set that heads were repelled on is no fair test of them.
+
+Each sample is kept as a few random projections of its entries, after these are shifted and scaled like the entries of
+the first batch. The mean squared difference of projections estimates that of entries, so that copies are found although
+their numbers differ by rounding (features computed in another batch), and sets of any size pass batch by batch.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from repulse.backbone.batches import inputs_of, is_several, size_of, tensors_of
+from repulse.errors import DataError, expected
+
+PROJECTIONS = 16
+NEAR = 2e-4
+"""Largest root mean square difference of equal samples, in units of the entries' spread; rounding stays far below."""
+EXACT = 1e-9
+"""The same for integers, and for samples of one number, which may be near each other by chance."""
+
+
+def overlap(samples: Any, others: Any) -> float:
+    """Share of `others` that are also in `samples`, up to rounding errors; integers such as uint8 images exactly.
+
+    Examples:
+        >>> samples = torch.arange(20.0).view(10, 2)
+        >>> overlap(samples, torch.cat([samples[:1] * (1 + 1e-5), torch.ones(3, 2)]))
+        0.25
+
+    Args:
+        samples: a tensor, one batch in a tuple (targets, if any, are ignored), a loader, or a mapping of names to such.
+        others: likewise. Samples are compared as they are: an image in [0, 255] is not found among images in [0, 1].
+    """
+    known = Index()
+    for batch in batches_of(samples, "samples"):
+        known.add(batch)
+    found = [known.find(batch) for batch in batches_of(others, "others")]
+    return float(torch.cat(found).double().mean())
+
+
+def batches_of(samples: Any, name: str, several: int | None = None) -> Iterator[Any]:
+    """The batches of inputs in a tensor, a tuple that is one batch, a loader, or a mapping of names to such.
+
+    If the model takes `several` tensors side by side, that many in a tuple are the inputs of one batch.
+    """
+    if isinstance(samples, Tensor) or (
+        isinstance(samples, tuple) and (is_several(samples, several) or not _is_split(samples))
+    ):
+        batches: Iterable[Any] = [samples]
+    elif isinstance(samples, Mapping):
+        batches = (batch for key, part in samples.items() for batch in batches_of(part, f"{name}[{key!r}]", several))
+    elif isinstance(samples, Iterable) and not isinstance(samples, str):
+        batches = samples
+    else:
+        raise DataError(expected(name, "a tensor, a loader or a mapping of names to such", type(samples).__name__))
+    count = 0
+    for batch in batches:
+        inputs = inputs_of(batch, f"each batch of `{name}`", several=several)
+        count += size_of(inputs)
+        yield inputs
+    if not count:
+        raise DataError(expected(name, "at least one sample", "none"))
+
+
+class Index:
+    """Samples that can be asked for; those of another number of entries are other samples."""
+
+    def __init__(self) -> None:
+        self.shelves: dict[int, Shelf] = {}
+
+    def add(self, inputs: Any) -> None:
+        """Keep the samples of a batch."""
+        rows, exact = rows_of(inputs)
+        if not len(rows):
+            return
+        if rows.shape[1] not in self.shelves:
+            self.shelves[rows.shape[1]] = Shelf(rows)
+        self.shelves[rows.shape[1]].add(rows, exact)
+
+    def find(self, inputs: Any) -> Bool[Tensor, " B"]:
+        """Which samples of a batch are among those kept."""
+        rows, exact = rows_of(inputs)
+        shelf = self.shelves.get(rows.shape[1])
+        return torch.zeros(len(rows), dtype=torch.bool) if shelf is None else shelf.find(rows, exact)
+
+
+class Shelf:
+    """The samples of one width, as projections in the order of the one that spreads most."""
+
+    def __init__(self, rows: Float[Tensor, "B d"]) -> None:
+        shift = rows.mean(dim=0)
+        spread = rows.std(dim=0, correction=0).maximum(0.1 * shift.abs())  # a large constant must not hide the rest
+        scale = spread.clamp_min(0.01 * float(rows.square().mean().sqrt()) + 1e-30)
+        generator = torch.Generator().manual_seed(0)
+        directions = torch.randn(rows.shape[1], PROJECTIONS, generator=generator, dtype=torch.float64)
+        self.weight = directions / scale.unsqueeze(1) / rows.shape[1] ** 0.5
+        self.bias = -(shift @ self.weight)
+        self.kept: list[Tensor] = []
+        self.exact = True
+        self.key = -1
+
+    def add(self, rows: Float[Tensor, "B d"], exact: bool) -> None:
+        self.kept.append(self.project(rows))
+        self.exact = self.exact and exact
+        self.key = -1
+
+    def project(self, rows: Float[Tensor, "B d"]) -> Float[Tensor, "B p"]:
+        return torch.addmm(self.bias, rows, self.weight)
+
+    def find(self, rows: Float[Tensor, "B d"], exact: bool) -> Bool[Tensor, " B"]:
+        if self.key < 0:
+            kept = torch.cat(self.kept)
+            self.key = int(kept.std(dim=0, correction=0).argmax())
+            self.kept = [kept[kept[:, self.key].argsort()]]
+        wanted, kept = self.project(rows), self.kept[0]
+        keys, places = kept[:, self.key].contiguous(), wanted[:, self.key].contiguous()
+        tolerance = EXACT if (exact and self.exact) or rows.shape[1] == 1 else NEAR
+        near = tolerance * wanted.square().mean(dim=1).sqrt().clamp_min(1.0)  # rounding grows with the numbers
+        at = torch.searchsorted(keys, places - 6 * near)
+        end = torch.searchsorted(keys, places + 6 * near)
+        found = torch.zeros(len(rows), dtype=torch.bool)
+        asking = (at < end).nonzero().flatten()
+        while len(asking):  # each with its next neighbour, until it is found or has no more
+            same = (wanted[asking] - kept[at[asking]]).square().mean(dim=1).sqrt() <= 1.5 * near[asking]
+            found[asking[same]] = True
+            at[asking] += 1
+            asking = asking[~same & (at[asking] < end[asking])]
+        return found
+
+
+def _is_split(parts: tuple[Any, ...]) -> bool:
+    """Whether a tuple is a tensor cut into batches, as `Tensor.split` does it, not inputs and what belongs to them."""
+    shapes = {(part.shape[1:], part.dtype) if isinstance(part, Tensor) else None for part in parts}
+    return len(shapes) == 1 and None not in shapes
+
+
+def rows_of(inputs: Any) -> tuple[Float[Tensor, "B d"], bool]:
+    """Samples as rows of numbers, and whether they are integers."""
+    tensors = [value for _, value in tensors_of(inputs) if value.ndim]
+    size = size_of(inputs)
+    whole = [value.detach().cpu().double() for value in tensors if len(value) == size]
+    rows = torch.cat([value.reshape(size, math.prod(value.shape[1:])) for value in whole], dim=1)
+    return rows, not any(value.is_floating_point() for value in tensors)

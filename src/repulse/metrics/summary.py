@@ -1,0 +1,169 @@
+"""All metrics of one pass at once, with their curves and, if asked for, their intervals, as plain numbers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from repulse.errors import DataError, expected
+from repulse.metrics.calibration import (
+    accuracy,
+    binned,
+    brier,
+    calibration_error,
+    confidence_of,
+    ece,
+    nll,
+    reliability,
+    squared_errors,
+)
+from repulse.metrics.human import human_entropy, spearman
+from repulse.metrics.inputs import checked
+from repulse.metrics.ranking import aupr, auroc, fpr_at_95, misclassification_auroc
+from repulse.metrics.regression import central_mass, interval_coverage, rmse
+from repulse.metrics.resampling import Interval, bootstrap
+from repulse.metrics.selective import aurc, coverage_at_risk, risk_coverage
+from repulse.prediction import ClassPrediction, RegressionPrediction
+
+POINTS = 200
+"""Most points of a curve."""
+BINS = 40
+"""Bins of a histogram."""
+
+
+class Summary(NamedTuple):
+    """Metrics of predictions inside, and what their figures show."""
+
+    metrics: dict[str, float]
+    intervals: dict[str, Interval]
+    reliability: dict[str, list[float]]
+    risk_coverage: dict[str, list[float]]
+
+
+def of_classes(
+    prediction: ClassPrediction, targets: Tensor, aleatoric: Tensor, total: Tensor, human: Tensor | None, repeats: int
+) -> Summary:
+    """Accuracy, calibration and selective prediction by total uncertainty."""
+    prediction, targets = checked(prediction, targets, ClassPrediction)
+    wrong = prediction.labels != targets
+    mixed = bool(wrong.any()) and not bool(wrong.all())
+    found = {
+        "accuracy": accuracy(prediction, targets),
+        "nll": nll(prediction, targets),
+        "brier": brier(prediction, targets),
+        "ece": ece(prediction, targets),
+        "adaptive_ece": ece(prediction, targets, adaptive=True),
+        "aurc": aurc(total, wrong),
+        "coverage_at_5": coverage_at_risk(total, wrong, 0.05),
+        "misclassification_auroc": misclassification_auroc(prediction, targets, total) if mixed else math.nan,
+    }
+    if human is not None:
+        found["human_correlation"] = _agreement(aleatoric, human)
+    bars = reliability(prediction, targets)
+    full = bars[2] > 0
+    coverage, risk = risk_coverage(total, wrong)
+    kept = torch.linspace(0, len(risk) - 1, min(POINTS, len(risk))).round().long()
+    return Summary(
+        found,
+        _class_intervals(prediction, targets, total, wrong, repeats) if repeats else {},
+        {key: bar[full].tolist() for key, bar in zip(("confidence", "accuracy", "share"), bars, strict=True)},
+        {"coverage": coverage[kept].tolist(), "risk": risk[kept].tolist()},
+    )
+
+
+def of_numbers(prediction: RegressionPrediction, targets: Tensor, repeats: int) -> Summary:
+    """Error and calibration of a regression."""
+    prediction, targets = checked(prediction, targets, RegressionPrediction)
+    mass = central_mass(prediction, targets)
+    found = {
+        "rmse": rmse(prediction, targets),
+        "nll": nll(prediction, targets),
+        "coverage_95": interval_coverage(prediction, targets, 0.95),
+    }
+    levels = [k / 20 for k in range(1, 20)]
+    intervals = {}
+    if repeats:
+        square = (prediction.mean.double() - targets).square()
+        each = {"nll": -prediction.log_likelihood(targets), "coverage_95": mass <= 0.95}
+        intervals = {key: bootstrap(_mean, values, repeats=repeats) for key, values in each.items()}
+        intervals["rmse"] = bootstrap(lambda part: math.sqrt(_mean(part)), square, repeats=repeats)
+    return Summary(found, intervals, {"level": levels, "coverage": [_mean(mass <= at) for at in levels]}, {})
+
+
+def of_scores(inside: Tensor, outside: Tensor, repeats: int) -> tuple[dict[str, float], dict[str, Interval]]:
+    """How well scores tell a foreign set, and the intervals of it."""
+    found = {
+        "auroc": auroc(inside, outside),
+        "aupr_out": aupr(inside, outside),
+        "aupr_in": aupr(inside, outside, positive="inside"),
+        "fpr95": fpr_at_95(inside, outside),
+    }
+    if not repeats:
+        return found, {}
+    both = {"auroc": auroc, "aupr_out": aupr, "fpr95": fpr_at_95}
+    intervals = {key: bootstrap(metric, inside, outside, paired=False, repeats=repeats) for key, metric in both.items()}
+    intervals["aupr_in"] = bootstrap(aupr, -outside, -inside, paired=False, repeats=repeats)
+    return found, intervals
+
+
+def histograms(scores: Mapping[str, Tensor]) -> dict[str, list[float]]:
+    """Shares of each set's scores in the same bins, and under "edges" the bins.
+
+    They cover all but the outermost half per cent of the scores of any set, which fall into the first and the last bin;
+    their edges are equidistant, or grow by a constant factor where scores are positive and of very different sizes.
+    """
+    tails = torch.tensor([0.005, 0.995], dtype=torch.float64)
+    finite = [values[values.isfinite()].double() for values in scores.values() if bool(values.isfinite().any())]
+    ends = torch.stack([values.quantile(tails) for values in finite]) if finite else torch.tensor([[0.0, 1.0]])
+    low, high = float(ends[:, 0].min()), float(ends[:, 1].max())
+    middle = float(torch.cat(finite).median()) if finite else 0.5
+    if low >= 0 and middle > 0 and high > 20 * middle:
+        low = max(low, 1e-4 * middle)
+        edges = torch.logspace(math.log10(low), math.log10(high), BINS + 1, dtype=torch.float64)
+    else:
+        margin = 0.0 if high > low else max(1e-6, 1e-3 * abs(low))
+        edges = torch.linspace(low - margin, high + margin, BINS + 1, dtype=torch.float64)
+    found = {"edges": edges.tolist()}
+    for key, values in scores.items():
+        counts = torch.bucketize(values.double(), edges[1:-1]).bincount(minlength=BINS)
+        found[key] = (counts / len(values)).tolist()
+    return found
+
+
+def _class_intervals(
+    prediction: ClassPrediction, targets: Tensor, total: Tensor, wrong: Tensor, repeats: int
+) -> dict[str, Interval]:
+    """Resampled are the few numbers of each sample that a metric needs, not the whole prediction."""
+    each = {
+        "accuracy": (~wrong).double(),
+        "nll": -prediction.log_likelihood(targets),
+        "brier": squared_errors(prediction, targets),
+    }
+    found = {key: bootstrap(_mean, values, repeats=repeats) for key, values in each.items()}
+    for key, adaptive in (("ece", False), ("adaptive_ece", True)):
+        found[key] = bootstrap(
+            lambda confidence, right, adaptive=adaptive: calibration_error(*binned(confidence, right, 15, adaptive)),
+            confidence_of(prediction),
+            each["accuracy"],
+            repeats=repeats,
+        )
+    found["aurc"] = bootstrap(aurc, total, wrong, repeats=repeats)
+    found["coverage_at_5"] = bootstrap(coverage_at_risk, total, wrong, repeats=repeats)
+    return found
+
+
+def _agreement(aleatoric: Tensor, human: Tensor) -> float:
+    """`human_correlation`, or NaN where all samples are equally ambiguous to people or to the model."""
+    people = human_entropy(human)
+    if len(people) != len(aleatoric):
+        raise DataError(expected("human", f"{len(aleatoric)} rows, one a sample inside", len(people)))
+    constant = len(people.unique()) == 1 or len(aleatoric.unique()) == 1
+    return math.nan if constant else spearman(aleatoric.double(), people)
+
+
+def _mean(values: Tensor) -> float:
+    return float(values.double().mean())

@@ -1,0 +1,242 @@
+"""One contract, every method: what ranks, tabulates or plots methods may rely on all of this."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from repulse import FS_RLL_E, RLL_E, DataError, baselines
+from repulse.baselines import SNGP, DeepEnsemble, LastLayer, LastLayerEnsemble, RepulsiveDeepEnsemble, Setting
+from repulse.errors import CheckpointError, RecipeError
+from repulse.prediction import ClassPrediction
+
+CLASSES, WIDTH = 3, 6
+MEANS = 4 * torch.randn(CLASSES, WIDTH, generator=torch.Generator().manual_seed(1))
+
+
+def blobs(count: int, seed: int = 0, classes: int = CLASSES) -> tuple[torch.Tensor, torch.Tensor]:
+    """A Gaussian a class, easy to tell apart."""
+    generator = torch.Generator().manual_seed(seed)
+    targets = torch.arange(count) % classes
+    return MEANS[targets] + torch.randn(count, WIDTH, generator=generator), targets
+
+
+def far(count: int = 200, seed: int = 2) -> torch.Tensor:
+    return 12 + 5 * torch.randn(count, WIDTH, generator=torch.Generator().manual_seed(seed))
+
+
+def networks() -> list[nn.Module]:
+    made = []
+    with torch.random.fork_rng():
+        for seed in range(3):
+            torch.manual_seed(seed)
+            made.append(nn.Sequential(nn.Linear(WIDTH, 16), nn.ReLU(), nn.Linear(16, CLASSES)))
+    return made
+
+
+def train(network: nn.Module, inputs: torch.Tensor, targets: torch.Tensor, number: int) -> None:
+    optimizer = torch.optim.Adam(network.parameters(), lr=0.01)
+    for _ in range(100):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(network(inputs), targets).backward()
+        optimizer.step()
+
+
+def repulsive(recipe):
+    return lambda s: RepulsiveDeepEnsemble(networks(), recipe.replace(epochs=20, lr=0.01, seed=s.seed), far())
+
+
+EVERY = {
+    **baselines.METHODS,
+    "DE-3": lambda s: DeepEnsemble(networks(), train),
+    "repulsive DE-3, parameters": repulsive(RLL_E),
+    "repulsive DE-3, function": repulsive(FS_RLL_E),
+}
+BLIND = ("MAP", "MAP + temperature", "MaxLogit", "Energy", "ReAct", "DE-3", "repulsive DE-3, parameters")
+"""What was told nothing of the outside and only looks at logits, which may be large far away."""
+WHOLE = ("DE-3", "repulsive DE-3, parameters", "repulsive DE-3, function")
+
+
+def made(name: str, setting: Setting):
+    """A method that is quick enough to be fitted many times."""
+    method = EVERY[name](setting)
+    if isinstance(method, SNGP):
+        method.width, method.epochs = 64, 200
+    if isinstance(method, LastLayerEnsemble):
+        method.recipe = method.recipe.replace(epochs=40, lr=0.02)
+    return method
+
+
+@pytest.fixture(scope="module")
+def setting() -> Setting:
+    features, targets = blobs(300)
+    return Setting(LastLayer.fit(features, targets, CLASSES), far())
+
+
+@pytest.fixture(scope="module")
+def fitted(setting):
+    """Every method, fitted once."""
+    kept: dict[str, baselines.Method] = {}
+
+    def get(name: str) -> baselines.Method:
+        if name not in kept:
+            kept[name] = made(name, setting).fit(*blobs(300))
+        return kept[name]
+
+    return get
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_shapes_types_and_the_sum_of_uncertainties(name, fitted):
+    x, targets = blobs(50, seed=5)
+    prediction, scores = fitted(name).predict_and_score(x)
+    assert isinstance(prediction, ClassPrediction)
+    assert prediction.log_probs.shape[1:] == (50, CLASSES)
+    assert prediction.log_probs.dtype == torch.float32
+    assert scores.shape == (50,)
+    assert scores.dtype == torch.float32
+    assert torch.equal(prediction.total, prediction.aleatoric + prediction.epistemic)
+    assert (prediction.epistemic >= 0).all()
+    assert torch.allclose(prediction.probs.sum(dim=-1), torch.ones(50), atol=1e-5)
+    assert (prediction.labels == targets).float().mean() > 0.9
+    assert torch.equal(scores, fitted(name).score(x))
+
+
+@pytest.mark.parametrize("name", [name for name in EVERY if name not in BLIND])
+def test_a_larger_score_is_further_away(name, fitted):
+    inside, outside = fitted(name).score(blobs(200, seed=5)[0]), fitted(name).score(far(200, seed=6))
+    rank = (outside.unsqueeze(1) > inside).float().mean() + 0.5 * (outside.unsqueeze(1) == inside).float().mean()
+    assert rank > 0.7, f"{name}: {rank}"
+
+
+@pytest.mark.parametrize("name", BLIND)
+def test_of_logits_the_undecided_are_further_away(name, fitted):
+    undecided = (MEANS[0] + MEANS[1]).unsqueeze(0) / 2
+    assert fitted(name).score(undecided) > fitted(name).score(MEANS[:1])
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_nothing_depends_on_the_batch(name, fitted):
+    x = torch.cat([blobs(20, seed=7)[0], far(20, seed=8)])
+    whole, scores = fitted(name).predict_and_score(x)
+    parts = [fitted(name).predict_and_score(part) for part in x.split(7)]
+    assert torch.allclose(whole.log_probs, torch.cat([p.log_probs for p, _ in parts], dim=1), atol=1e-4, rtol=1e-4)
+    assert torch.allclose(scores, torch.cat([s for _, s in parts]), atol=1e-4, rtol=1e-4)
+    one, score = fitted(name).predict_and_score(x[:1])
+    assert len(one) == 1
+    assert score.shape == (1,)
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_the_seed_decides_all(name, setting):
+    x = far(30, seed=9)
+    torch.manual_seed(1)
+    before = torch.get_rng_state()
+    first = made(name, setting).fit(*blobs(150)).score(x)
+    assert torch.equal(before, torch.get_rng_state())
+    torch.manual_seed(2)
+    assert torch.equal(first, made(name, setting).fit(*blobs(150)).score(x))
+    method = made(name, Setting(setting.layer, setting.repulsion, 0, 7))
+    if name != "MAP + temperature":  # its seed only decides which samples are held back
+        assert torch.equal(first, method.fit(*blobs(150)).score(x)) != method.seeded
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_extreme_inputs_stay_finite(name, fitted):
+    x = torch.cat([torch.zeros(1, WIDTH), 1e6 * far(3), 1e12 * far(3), torch.full((1, WIDTH), -1e12)])
+    prediction, scores = fitted(name).predict_and_score(x)
+    assert torch.isfinite(scores).all()
+    assert torch.isfinite(prediction.probs).all()
+    assert torch.isfinite(prediction.total).all()
+
+
+@pytest.mark.parametrize("name", [name for name in EVERY if name not in WHOLE])
+def test_a_class_may_be_missing_or_have_one_sample(name, setting):
+    features, targets = blobs(120)
+    keep = (targets != 2) | (torch.arange(120) == 2)
+    for mask in (targets != 2, keep):
+        prediction, scores = made(name, setting).fit(features[mask], targets[mask]).predict_and_score(features)
+        assert prediction.log_probs.shape[-1] == CLASSES
+        assert torch.isfinite(scores).all()
+
+
+@pytest.mark.parametrize("name", [name for name in EVERY if name not in WHOLE])
+def test_one_training_sample_is_enough_or_refused(name, setting):
+    features, targets = blobs(1)
+    if name in ("SNGP", "LL-E", "RLL-E", "fs-RLL-E", "repulse"):
+        with pytest.raises(DataError, match="at least two classes"):
+            made(name, setting).fit(features, targets)
+        return
+    scores = made(name, setting).fit(features, targets).score(far(4))
+    assert scores.shape == (4,)
+    assert torch.isfinite(scores).all()
+
+
+@pytest.mark.parametrize("name", [name for name in EVERY if name not in WHOLE])
+def test_a_thousand_classes(name):
+    generator = torch.Generator().manual_seed(0)
+    features, targets = torch.randn(2000, 8, generator=generator), torch.arange(2000) % 1000
+    layer = LastLayer(torch.randn(1000, 8, generator=generator), torch.zeros(1000))
+    outside = torch.randn(50, 8, generator=generator)
+    method = made(name, Setting(layer, outside))
+    if isinstance(method, LastLayerEnsemble):
+        method.recipe = method.recipe.replace(epochs=1)
+    prediction, scores = method.fit(features, targets).predict_and_score(outside)
+    assert prediction.log_probs.shape[1:] == (50, 1000)
+    assert torch.isfinite(scores).all()
+
+
+@pytest.mark.parametrize("name", [name for name in EVERY if name not in WHOLE])
+def test_saved_and_loaded_it_is_the_same(name, fitted, tmp_path):
+    method, path = fitted(name), tmp_path / "method.safetensors"
+    if name in ("LL-E", "RLL-E", "fs-RLL-E", "repulse", "LL-Laplace", "MAP + temperature"):
+        with pytest.raises(CheckpointError, match="cannot be saved: its `"):
+            method.save(path)
+        assert not path.exists()
+        return
+    again = type(method).load(method.save(path))
+    assert torch.equal(method.score(far(9)), again.score(far(9)))
+    path.write_bytes(path.read_bytes()[:-9])
+    with pytest.raises(CheckpointError, match="a saved method"):
+        type(method).load(path)
+
+
+def test_a_file_of_another_method_is_refused(setting, tmp_path):
+    path = baselines.build("MAP", setting).fit(*blobs(30)).save(tmp_path / "map.safetensors")
+    with pytest.raises(CheckpointError, match="a saved KNN, but got MAP"):
+        baselines.KNN.load(path)
+    with pytest.raises(CheckpointError, match="No such file"):
+        baselines.KNN.load(tmp_path / "none")
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_bad_input_gets_a_sentence(name, setting):
+    features, targets = blobs(30)
+    method = made(name, setting)
+    kind = method.takes
+    with pytest.raises(DataError, match=f"`{kind}` to be finite"):
+        method.fit(features * torch.nan, targets)
+    with pytest.raises(DataError, match="`targets` to be integers of shape"):
+        method.fit(features, targets[:5])
+    with pytest.raises(DataError, match="`targets` to be"):
+        method.fit(features, targets.float())
+    with pytest.raises(DataError, match="not empty"):
+        method.fit(features[:0], targets[:0])
+    if kind == "features":
+        with pytest.raises(DataError, match="classes from 0 to 2"):
+            method.fit(features, targets + 1)
+        with pytest.raises(DataError, match="of shape"):
+            made(name, setting).fit(features.unsqueeze(1), targets)
+
+
+def test_an_unfitted_method_says_so(setting):
+    with pytest.raises(DataError, match="KNN to be fitted first"):
+        baselines.build("KNN", setting).score(far(3))
+
+
+def test_unknown_names_and_missing_samples(setting):
+    with pytest.raises(RecipeError, match="Did you mean 'Energy'"):
+        baselines.build("energie", setting)
+    with pytest.raises(DataError, match="`repulsion` to be features of samples that are outside"):
+        baselines.build("outlier exposure", Setting(setting.layer))
