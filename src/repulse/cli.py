@@ -95,21 +95,13 @@ def evaluate(
     problem = problems.PROBLEMS[network](data_root(data), out / "cache", progress)
     rows = comparison.chosen(problem, methods.split(","), layers)
     cells = comparison.run(problem, rows, seeds, progress)
-    comparison.write(problem, cells, out / problem.name)
+    cells = comparison.write(problem, cells, out / problem.name)
     typer.echo(problem.title)
     for view, several in comparison.tables(problem, cells).items():
         typer.echo(f"\n{comparison.HEADINGS[view]}")
         for table in several:
             typer.echo(f"\n{table.text()}")
-    typer.echo(f"\n{experiment_note(seeds)}\nWritten to {out / problem.name}.")
-
-
-def experiment_note(seeds: int) -> str:
-    """What the figures are, in two sentences."""
-    return (
-        f"Mean and standard deviation over {seeds} seeds, where something is random; * marks the best of a column. "
-        "Accuracy, ECE, AURC, coverage, AUROC, AUPR and FPR@95 (outside is positive) in percent."
-    )
+    typer.echo(f"\n{comparison.legend(seeds)}\nWritten to {out / problem.name}.")
 
 
 def _needs_lab(command: str) -> None:

@@ -68,8 +68,11 @@ class Recipe:
         layers: what heads see of the network, in `retrofit`: "auto" (the penultimate features, and taps: means and
             standard deviations of the channels of earlier stages), "last" (the penultimate features alone, as in the
             paper), or the names of the modules to tap.
-        tap_scale: spread of the taps beside features of unit size. Weights have one prior, so this decides how much of
-            a prediction taps may carry.
+        whiten: whether heads also see all features along the principal axes of the training data, each with the same
+            small spread: an input that leaves the data in any direction is then far away. Costs nothing at prediction,
+            for it is folded into the heads.
+        tap_scale: spread of the whitened features (or, without whitening, of the taps) beside penultimate ones of unit
+            size. Weights have one prior, so this decides how much of a prediction they may carry.
         seed: of everything random in the fit.
     """
 
@@ -95,6 +98,7 @@ class Recipe:
     repulsion_batch_size: int = 128
     repulsion_samples: int = 10_000
     layers: str | tuple[str, ...] = "auto"
+    whiten: bool = True
     tap_scale: float = 0.2
     seed: int = 0
 
@@ -117,6 +121,8 @@ class Recipe:
             check_number("strength", self.strength, positive=False)
         for name in ("prior_std", "lr", "tap_scale"):
             check_number(name, getattr(self, name), positive=True)
+        if not isinstance(self.whiten, bool):
+            raise RecipeError(expected("whiten", "True or False", repr(self.whiten)))
         if self.noise is not None:
             check_number("noise", self.noise, positive=True)
         if isinstance(self.seed, bool) or not isinstance(self.seed, int) or not 0 <= self.seed < 2**63 - 1:
@@ -181,7 +187,7 @@ def _as_layers(value: object) -> str | tuple[str, ...]:
     return tuple(value)
 
 
-_PAPER = Recipe(layers="last", compare="jointly", strength=0.03, lr=1e-3)
+_PAPER = Recipe(layers="last", whiten=False, compare="jointly", strength=0.03, lr=1e-3)
 
 LL_E = _PAPER.replace(space="none")
 """Last-layer ensemble: independent heads, no repulsion."""

@@ -13,6 +13,7 @@ from torch.testing import assert_close
 from repulse.particles.fit import fit_networks
 from repulse.particles.heads import Heads, Networks
 from repulse.particles.optimise import Problem, optimise
+from repulse.particles.scaling import Scaling
 from repulse.particles.tasks import Classification, Regression
 from repulse.recipe import Recipe
 
@@ -69,13 +70,18 @@ def test_initial_weights_are_those_of_linear(hidden):
 
 
 @every_shape
-@pytest.mark.parametrize("per_feature", [True, False])
-def test_folding_the_inputs_leaves_the_function_the_same(hidden, per_feature):
-    heads, x, shift = make_heads(hidden), random(7, D), 10 * random(D, seed=1)
-    scale = random(D, seed=2).exp() if per_feature else torch.tensor(3.7, dtype=torch.float64)
-    before = heads((x - shift) / scale)
-    heads.fold_inputs(shift, scale)
-    assert_close(heads(x), before, rtol=1e-10, atol=1e-10)
+def test_folding_the_inputs_leaves_the_function_the_same(hidden):
+    """Scaled features, and scaled features with whitened ones in place of the last two."""
+    shift, scale, x = 10 * random(D + 2, seed=1), random(D + 2, seed=2).exp(), random(7, D + 2)
+    for scaling in (
+        Scaling(shift[:D], scale[:D], D),
+        Scaling(shift, scale, D - 3, random(D + 2, 3, seed=3)),
+    ):
+        heads, raw = make_heads(hidden), x[:, : len(scaling.shift)]
+        before = heads(scaling(raw))
+        heads.fold_inputs(scaling)
+        assert heads.features == raw.shape[1]
+        assert_close(heads(raw), before, rtol=1e-10, atol=1e-10)
 
 
 @every_shape

@@ -80,6 +80,8 @@ METHODS: dict[str, Callable[[Setting], Method]] = {
     "DDU": lambda s: DDU(s.layer),
     "SNGP": lambda s: SNGP(s.classes, seed=s.seed),
     "LL-Laplace": lambda s: Laplace(s.layer, seed=s.seed),
+    "LL-Laplace, full": lambda s: Laplace(s.layer, "full", seed=s.seed),
+    "LL-Laplace, diagonal": lambda s: Laplace(s.layer, "diag", seed=s.seed),
     "discriminator": lambda s: Discriminator(s.layer, s.outside, s.taps),
     "outlier exposure": lambda s: OutlierExposure(s.outside, s.classes, taps=s.taps, seed=s.seed),
     "LL-E": _heads(LL_E, repelled=False),

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from repulse.baselines.method import Detector, LastLayer, Method
-from repulse.particles.fit import feature_scaling
+from repulse.particles.scaling import Scaling
 from repulse.prediction import ClassPrediction, Prediction
 from repulse.recipe import Recipe
 
@@ -46,8 +46,8 @@ class OutlierExposure(Method):
 
     def _fit(self, features: Tensor, targets: Tensor) -> None:
         recipe = Recipe()
-        shift, scale = feature_scaling(features, self.taps, recipe.tap_scale)
-        inside, outside = ((x.to(shift.dtype) - shift) / scale for x in (features, self.repulsion))
+        scaling = Scaling.of(features, self.taps, recipe.tap_scale)
+        inside, outside = scaling(features), scaling(self.repulsion)
         generator = torch.Generator().manual_seed(self.seed)
         head = _linear(features.shape[1], self.outputs, generator).to(features.device)
         size = min(recipe.batch_size, len(inside))
@@ -61,8 +61,8 @@ class OutlierExposure(Method):
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
-        weight = head.weight.detach() / scale
-        self.layer = LastLayer(weight, head.bias.detach() - weight @ shift)
+        weight, bias = scaling.fold(head.weight.detach().unsqueeze(0), head.bias.detach().unsqueeze(0))
+        self.layer = LastLayer(weight[0].to(head.weight), bias[0].to(head.bias))
 
     def _predict(self, features: Tensor) -> ClassPrediction:
         return ClassPrediction(self.layer(features).log_softmax(dim=-1).unsqueeze(0))
@@ -90,8 +90,8 @@ class Discriminator(Detector):
     name: ClassVar[str] = "discriminator"
 
     def _fit(self, features: Tensor, targets: Tensor) -> None:
-        shift, scale = (t.double() for t in feature_scaling(features, self.taps, Recipe().tap_scale))
-        inside, outside = ((x.double() - shift) / scale for x in (features, self.repulsion))
+        scaling = Scaling.of(features, self.taps, Recipe().tap_scale)
+        inside, outside = scaling(features).double(), scaling(self.repulsion).double()
         weight = torch.zeros(features.shape[1], dtype=torch.float64, device=features.device, requires_grad=True)
         bias = torch.zeros((), dtype=torch.float64, device=features.device, requires_grad=True)
         optimizer = torch.optim.LBFGS([weight, bias], max_iter=200, line_search_fn="strong_wolfe")
@@ -105,8 +105,8 @@ class Discriminator(Detector):
 
         with torch.enable_grad():
             optimizer.step(loss)  # pyright: ignore[reportArgumentType]
-        self.direction = weight.detach() / scale
-        self.offset = bias.detach() - self.direction @ shift
+        folded, offset = scaling.fold(weight.detach().view(1, 1, -1), bias.detach().view(1, 1))
+        self.direction, self.offset = folded[0, 0].to(features.device), offset[0, 0].to(features.device)
 
     def _score(self, features: Tensor, prediction: Prediction) -> Tensor:
         return features.double() @ self.direction + self.offset

@@ -115,7 +115,6 @@ def _grey() -> None:
         **GREY,
     )
 
-
     _add(
         "dirty-mnist",
         "MNIST and as many digits between two classes",

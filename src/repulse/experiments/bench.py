@@ -20,7 +20,7 @@ from repulse.baselines import LastLayer
 from repulse.data.images import normalise
 from repulse.files import write_whole
 from repulse.modes import evaluating
-from repulse.particles.fit import feature_scaling
+from repulse.particles.scaling import Scaling
 from repulse.recipe import Recipe
 from repulse.repulsion import Source
 
@@ -157,5 +157,4 @@ class Bench:
 
     def _tapped(self) -> View:
         taps = self.backbone.width - self.backbone.penultimate
-        shift, scale = feature_scaling(self.features(self.images.train), taps, Recipe().tap_scale)
-        return self._all(lambda x: (x - shift) / scale, None, taps)
+        return self._all(Scaling.of(self.features(self.images.train), taps, Recipe().tap_scale), None, taps)

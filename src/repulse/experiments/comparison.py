@@ -27,6 +27,9 @@ HEADINGS = {
     "auto": "Penultimate features and taps of earlier stages",
 }
 
+NO_TAPS = ("LL-Laplace, full", "LL-Laplace, diagonal")
+"""Methods whose Jacobians are too large for features with taps."""
+
 USES_REPULSION = ("discriminator", "outlier exposure", "fs-RLL-E", "repulse")
 """Methods that are given the repulsion samples."""
 
@@ -108,6 +111,11 @@ class Cell:
     figures: dict[str, float]
     oracle: list[str] = field(default_factory=list)
 
+    @property
+    def key(self) -> tuple[str, str | None, str, int]:
+        """Which row and seed it is of."""
+        return self.method, self.repulsion, self.layers, self.seed
+
 
 def chosen(problem: Problem, methods: Iterable[str], layers: str) -> list[Row]:
     """The rows of some methods ("all" for every one) and of one view of the features, or of "both"."""
@@ -182,9 +190,7 @@ def tables(problem: Problem, cells: Sequence[Cell]) -> dict[str, list[Table]]:
 
 
 def _found(cells: Sequence[Cell], row: Row) -> list[Cell]:
-    return [
-        cell for cell in cells if (cell.method, cell.repulsion, cell.layers) == (row.method, row.repulsion, row.layers)
-    ]
+    return [cell for cell in cells if cell.key[:3] == (row.method, row.repulsion, row.layers)]
 
 
 def _table(label: str, columns: dict[str, Column], rows: Sequence[tuple[Row, list[Cell]]]) -> Table:
@@ -196,20 +202,42 @@ def _table(label: str, columns: dict[str, Column], rows: Sequence[tuple[Row, lis
     return table
 
 
-def write(problem: Problem, cells: Sequence[Cell], folder: Path) -> None:
-    """Keep what was measured: `results.csv`, one line a figure, `cells.json`, and the tables in Markdown."""
+def read(folder: Path) -> list[Cell]:
+    """What was measured before and kept in a folder."""
+    path = folder / "cells.json"
+    return [Cell(**cell) for cell in json.loads(path.read_text(encoding="utf-8"))] if path.is_file() else []
+
+
+def write(problem: Problem, cells: Sequence[Cell], folder: Path) -> list[Cell]:
+    """Keep what was measured: `cells.json`, `results.csv`, one line a figure, and the tables in Markdown.
+
+    Returns:
+        These cells and, of other rows and seeds, those that were in the folder before.
+    """
+    new = {cell.key: cell for cell in cells}
+    cells = [cell for cell in read(folder) if cell.key not in new] + list(cells)
     lines = io.StringIO()
     out = csv.writer(lines)
     out.writerow(["problem", "method", "repulsion", "layers", "seed", "metric", "value"])
     for cell in cells:
         for key, value in cell.figures.items():
             out.writerow([problem.name, cell.method, cell.repulsion or "", cell.layers, cell.seed, key, repr(value)])
-    write_whole(folder / "results.csv", lines.getvalue())
     write_whole(folder / "cells.json", json.dumps([asdict(cell) for cell in cells], indent=1) + "\n")
+    write_whole(folder / "results.csv", lines.getvalue())
     parts = [f"# {problem.title}"]
     for layers, several in tables(problem, cells).items():
         parts += [f"## {HEADINGS[layers]}", *(table.markdown() for table in several)]
     write_whole(folder / "tables.md", "\n\n".join(parts) + "\n")
+    return cells
+
+
+def legend(seeds: int) -> str:
+    """What the figures are."""
+    spread = f"Mean ± standard deviation over {seeds} seeds where something is random" if seeds > 1 else "One seed"
+    return (
+        f"{spread}; * marks the best of a column. Accuracy, ECE, AURC, coverage, AUROC, AUPR and FPR@95 in percent; "
+        "outside is positive in FPR@95."
+    )
 
 
 def rows_for(repulsion: Sequence[str], only_heads: Sequence[str] = (), extra: Sequence[str] = ()) -> list[Row]:
@@ -226,7 +254,7 @@ def rows_for(repulsion: Sequence[str], only_heads: Sequence[str] = (), extra: Se
             if method in USES_REPULSION:
                 rows += [Row(method, name, layers) for name in repulsion]
                 rows += [Row(method, name, layers) for name in only_heads if method == "fs-RLL-E"]
-            else:
+            elif layers == "last" or method not in NO_TAPS:
                 rows.append(Row(method, None, layers))
     return rows
 

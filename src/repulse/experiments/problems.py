@@ -71,21 +71,30 @@ def cifar10(root: Path, keep: Path | None, depth: int = 20, progress: bool = Tru
     )
 
 
+def _folds(trial: Trial) -> list[Tensor]:
+    """Which test samples to judge on, each time after calibrating on the others, if the method can be calibrated."""
+    count = len(trial.images.test)
+    return list(halves(count)) if hasattr(trial.method, "calibrate") else [torch.arange(count)]
+
+
+def _calibrate(trial: Trial, judged: Tensor) -> None:
+    test = trial.sets()[0]
+    known = torch.ones(len(test), dtype=torch.bool).index_fill(0, judged, False)
+    if bool(known.any()):
+        trial.method.calibrate(test[known], trial.images.test_targets[known])  # pyright: ignore
+
+
 def _measure_cifar(trial: Trial) -> dict[str, float]:
-    """All metrics; what can be calibrated is, on one half of the test data, and judged on the other."""
-    everything = torch.arange(len(trial.images.test))
-    first, second = halves(len(everything))
-    folds = [(first, second), (second, first)] if hasattr(trial.method, "calibrate") else [(None, everything)]
-    return mean_of([_measure_fold(trial, known, judged) for known, judged in folds])
+    return mean_of([_measure_cifar_on(trial, judged) for judged in _folds(trial)])
 
 
-def _measure_fold(trial: Trial, known: Tensor | None, judged: Tensor) -> dict[str, float]:
+def _measure_cifar_on(trial: Trial, judged: Tensor) -> dict[str, float]:
+    """All metrics on some of the test samples."""
+    _calibrate(trial, judged)
     test, outside = trial.sets()
-    targets, human = trial.images.test_targets, trial.images.human
-    if known is not None:
-        trial.method.calibrate(test[known], targets[known])  # pyright: ignore[reportAttributeAccessIssue]
+    targets, human = trial.images.test_targets[judged], trial.images.human
     people = None if human is None else human[judged]
-    found = evaluate(trial.method, (test[judged], targets[judged]), outside, human=people, progress=False)
+    found = evaluate(trial.method, (test[judged], targets), outside, human=people, progress=False)
     figures = {key: value if key in PLAIN else 100 * value for key, value in found.id.items()}
     for name, values in found.ood.items():
         figures |= {f"{name} {key}": 100 * value for key, value in values.items()}
@@ -107,7 +116,8 @@ def _cifar_columns(images: Images) -> dict[str, dict[str, Column]]:
             ("AUPR, inside positive", "aupr_in", "higher"),
         )
     }
-    return {"inside": INSIDE, "selective, and cost": {**SELECTIVE, **COSTS}, **ranked}
+    inside = {key: column for key, column in INSIDE.items() if key not in ("rmse", "coverage_95")}
+    return {"inside": inside, "selective, and cost": {**SELECTIVE, **COSTS}, **ranked}
 
 
 def dirty_mnist_lenet(root: Path, keep: Path, progress: bool = True) -> Problem:
@@ -170,7 +180,7 @@ def dirty_mnist_lenet(root: Path, keep: Path, progress: bool = True) -> Problem:
             ("DE-5", "repulsive DE-5, parameters", "repulsive DE-5, letters"),
         ),
         _dirty_columns(sets),
-        lambda trial: _measure_dirty(trial, len(clean), pairs, targets),
+        lambda trial: mean_of([_measure_dirty(trial, len(clean), pairs, targets, judged) for judged in _folds(trial)]),
         {
             "DE-5": lambda _, __: DeepEnsemble([network(i) for i in range(5)], prepare=images.prepared),
             "repulsive DE-5, parameters": lambda _, __: repulsive(RLL_E),
@@ -179,26 +189,26 @@ def dirty_mnist_lenet(root: Path, keep: Path, progress: bool = True) -> Problem:
     )
 
 
-def _measure_dirty(trial: Trial, clean: int, pairs: Tensor, targets: Tensor) -> dict[str, float]:
+def _measure_dirty(trial: Trial, clean: int, pairs: Tensor, targets: Tensor, judged: Tensor) -> dict[str, float]:
     """Accuracy and calibration over all pairs, then who is told from whom."""
+    _calibrate(trial, judged)
     test, outside = trial.sets()
-    if hasattr(trial.method, "calibrate"):  # on one half of the images; there are too many pairs for it to matter
-        some = halves(len(test))[0]
-        trial.method.calibrate(test[some], trial.images.test_targets[some])  # pyright: ignore
     prediction, scores = trial.method.predict_and_score(test)
     assert isinstance(prediction, ClassPrediction)
-    mixture = ClassPrediction(prediction.probs.log().clamp_min(-1e4).unsqueeze(0))[pairs]
-    doubt = prediction.aleatoric
+    here = torch.zeros(len(test), dtype=torch.bool).index_fill(0, judged, True)
+    mixture = ClassPrediction(prediction.probs.log().clamp_min(-1e4).unsqueeze(0))[pairs[here[pairs]]]
+    targets, doubt = targets[here[pairs]], prediction.aleatoric
+    digits, dirt = here & (torch.arange(len(test)) < clean), here & (torch.arange(len(test)) >= clean)
     figures = {
         "accuracy": 100 * metrics.accuracy(mixture, targets),
         "nll": metrics.nll(mixture, targets),
         "ece": 100 * metrics.ece(mixture, targets),
-        "clean ambiguous": 100 * metrics.auroc(doubt[:clean], doubt[clean:]),
+        "clean ambiguous": 100 * metrics.auroc(doubt[digits], doubt[dirt]),
     }
     for name, samples in outside.items():
         other = trial.method.score(samples)
-        figures[f"clean {name}"] = 100 * metrics.auroc(scores[:clean], other)
-        figures[f"ambiguous {name}"] = 100 * metrics.auroc(scores[clean:], other)
+        figures[f"clean {name}"] = 100 * metrics.auroc(scores[digits], other)
+        figures[f"ambiguous {name}"] = 100 * metrics.auroc(scores[dirt], other)
     for kind in ("clean", "ambiguous"):
         figures[f"{kind} mean"] = sum(figures[f"{kind} {name}"] for name in outside) / len(outside)
     return figures

@@ -19,11 +19,12 @@ from repulse.errors import (
 from repulse.particles.heads import Heads, Networks, Particles
 from repulse.particles.history import warn_about
 from repulse.particles.optimise import DivergedError, Problem, optimise
+from repulse.particles.scaling import CHUNK, Scaling
 from repulse.particles.tasks import Classification, Regression, Task
 from repulse.recipe import Recipe, check_recipe
 
-CHUNK = 65_536
-"""Rows of features that are converted at a time."""
+READY = 250_000_000
+"""Numbers that are scaled once, before the fit (1 GB); more are scaled batch by batch."""
 
 PRETRAINED_NOISE = 0.1
 """Noise added to copies of a pretrained last layer, relative to the spread of its weights."""
@@ -81,29 +82,29 @@ def fit_heads(
 
     if isinstance(taps, bool) or not isinstance(taps, int) or not 0 <= taps < features.shape[1]:
         raise DataError(expected("taps", f"from 0 to {features.shape[1] - 1}", repr(taps)))
-    shift, scale = feature_scaling(features, taps, recipe.tap_scale)
-
-    def prepare(batch: Tensor) -> Tensor:
-        return (batch.to(shift.dtype) - shift) / scale
-
+    scaling = Scaling.of(features, taps, recipe.tap_scale, recipe.whiten)
     generator = torch.Generator().manual_seed(recipe.seed)
     training, y, y_shift, y_scale = _scaled_targets(task, targets)
-    heads = Heads(recipe.heads, features.shape[1], training, recipe.hidden, generator).to(features.device)
+    heads = Heads(recipe.heads, scaling.columns, training, recipe.hidden, generator).to(features.device)
     if recipe.init == "pretrained":
-        _start_from(heads, start, shift, scale, y_shift, y_scale, generator)
+        _start_from(heads, start, scaling, y_shift, y_scale, generator)
+    far = None if repulsion_features is None else repulsion_features.detach()
+    prepare: Callable[[Tensor], Tensor] = scaling
+    if len(features) * scaling.columns <= READY:
+        features, far = _scaled(features, scaling), None if far is None else _scaled(far, scaling)
+        prepare = _as_it_is
     if isinstance(training, Regression):
         left = _regress(heads, features, prepare, y)
         training = heads.task = replace(training, log_variance=left)
         task = replace(task, log_variance=left + 2 * math.log(float(y_scale)))  # pyright: ignore[reportArgumentType]
 
     def finish() -> None:
-        heads.fold_inputs(shift, scale)
+        heads.fold_inputs(scaling)
         if isinstance(task, Regression):
             heads.fold_targets(y_shift, y_scale)
         heads.task = task
         heads.requires_grad_(False)
 
-    far = None if repulsion_features is None else repulsion_features.detach()
     _run(heads, Problem(features, y, far, prepare, training), recipe, progress, finish)
     return heads
 
@@ -140,30 +141,16 @@ def fit_networks(
     targets, task = _check_targets(targets, len(inputs), recipe, classes)
     particles = Networks(networks, task)
     targets = targets.to(inputs.device, torch.int64) if isinstance(task, Classification) else targets.to(inputs)
-    _run(particles, Problem(inputs, targets, repulsion_inputs, lambda batch: batch, task), recipe, progress)
+    _run(particles, Problem(inputs, targets, repulsion_inputs, _as_it_is, task), recipe, progress)
     return particles
 
 
-def feature_scaling(features: Tensor, taps: int = 0, tap_scale: float = 1.0) -> tuple[Tensor, Tensor]:
-    """Mean of every feature, and what to divide it by; both are folded into the heads later.
+def _scaled(features: Tensor, scaling: Scaling) -> Tensor:
+    return torch.cat([scaling(part) for part in features.split(CHUNK)])
 
-    One scale for all features, not one each: those that hardly vary on the training data stay small, instead of being
-    blown up into noise, and may still grow where they are unusual. The last `taps` columns come from different places
-    and have different sizes, so each gets its own scale, that of its spread over `tap_scale`; those that never vary on
-    the training data are left out.
-    """
-    dtype = torch.float64 if features.dtype == torch.float64 else torch.float32
-    shift = torch.stack([part.to(dtype).sum(dim=0) for part in features.split(CHUNK)]).sum(dim=0) / len(features)
-    squares = [(part.to(dtype) - shift).square().sum(dim=0) for part in features.split(CHUNK)]
-    spread = torch.stack(squares).sum(dim=0) / len(features)
-    width = features.shape[1] - taps
-    common = spread[:width].mean().sqrt()
-    scale = torch.where(common > 0, common, torch.ones_like(common)).expand(features.shape[1]).clone()
-    if taps:
-        own = spread[width:].sqrt()
-        still = own <= 1e-6 * (shift[width:].abs() + own.median())
-        scale[width:] = torch.where(still, torch.full_like(own, torch.inf), own / tap_scale)
-    return shift, scale
+
+def _as_it_is(batch: Tensor) -> Tensor:
+    return batch
 
 
 def _run(particles: Particles, problem: Problem, recipe: Recipe, progress: bool, finish=lambda: None) -> None:
@@ -224,8 +211,8 @@ def _regress(heads: Heads, features: Tensor, prepare: Callable[[Tensor], Tensor]
     y = y.cpu().double()
     parts = list(zip(features.split(CHUNK), y.split(CHUNK), strict=True))
     scaled = ((prepare(part).cpu().double(), target) for part, target in parts)
-    gram = 1e-4 * torch.eye(features.shape[1], dtype=torch.float64)
-    cross = torch.zeros(features.shape[1], dtype=torch.float64)
+    gram = 1e-4 * torch.eye(heads.features, dtype=torch.float64)
+    cross = torch.zeros(heads.features, dtype=torch.float64)
     for x, target in scaled:
         gram += x.T @ x / len(y)
         cross += x.T @ target / len(y)
@@ -242,8 +229,7 @@ def _regress(heads: Heads, features: Tensor, prepare: Callable[[Tensor], Tensor]
 def _start_from(
     heads: Heads,
     start: tuple[Tensor, Tensor] | None,
-    shift: Tensor,
-    scale: Tensor,
+    scaling: Scaling,
     y_shift: Tensor,
     y_scale: Tensor,
     generator: torch.Generator,
@@ -252,19 +238,18 @@ def _start_from(
     if start is None:
         raise DataError(expected("start", "the weight and bias of a last layer for `init='pretrained'`", "None"))
     outputs = 1 if isinstance(heads.task, Regression) else heads.task.outputs
-    weight, bias = (t.detach().to(shift) for t in start)
-    known = weight.shape[1]
-    weight = nn.functional.pad(weight, (0, max(heads.features - known, 0)))  # a last layer knows nothing of taps
+    weight, bias = (t.detach().to(scaling.shift) for t in start)
     if outputs == 1:  # a network with a variance beside the mean gives its mean
         weight, bias = weight[:1], bias[:1]
-    if weight.shape != (outputs, heads.features) or bias.shape != (outputs,):
-        wanted = f"a weight of shape {(outputs, heads.features)} and a bias of shape {(outputs,)}"
+    known = weight.shape[1] if weight.ndim == 2 else 0  # a last layer knows nothing of taps
+    if weight.shape != (outputs, known) or known > len(scaling.scale) or bias.shape != (outputs,):
+        wanted = f"a weight of shape {(outputs, len(scaling.scale))} and a bias of shape {(outputs,)}"
         raise DataError(expected("start", wanted, f"{tuple(weight.shape)} and {tuple(bias.shape)}"))
-    bias = (bias + weight @ shift - y_shift) / y_scale
-    weight = torch.where(scale.isfinite(), weight * scale, 0.0) / y_scale
-    spread = weight[:, :known].std(correction=0)
-    spread = spread if spread > 0 else weight[:, :known].abs().mean()
-    for copy, noisy in ((heads.weight, weight), (heads.bias, bias)):
+    bias = (bias + weight @ scaling.shift[:known] - y_shift) / y_scale
+    weight = weight * torch.where(scaling.scale.isfinite(), scaling.scale, 0.0)[:known] / y_scale
+    spread = weight.std(correction=0)
+    spread = spread if spread > 0 else weight.abs().mean()
+    for copy, noisy in ((heads.weight, nn.functional.pad(weight, (0, heads.features - known))), (heads.bias, bias)):
         noise = torch.randn(copy.shape, generator=generator).to(copy)
         copy.copy_(PRETRAINED_NOISE * spread * noise)
         copy[:, :outputs] += noisy

@@ -17,6 +17,7 @@ from repulse.errors import DataError, expected
 from repulse.modes import evaluating
 from repulse.particles.forces import mix
 from repulse.particles.history import Epoch
+from repulse.particles.scaling import Scaling
 from repulse.particles.tasks import Task
 from repulse.prediction import Prediction
 from repulse.recipe import Recipe
@@ -152,12 +153,11 @@ class Heads(Particles):
                 parameter.grad = mix(parameter.grad, k)
 
     @torch.no_grad()
-    def fold_inputs(self, shift: Tensor, scale: Tensor) -> None:
-        """Make heads that were fitted on `(x - shift) / scale` take `x` itself."""
-        weight, bias = self.weights[0], self.biases[0]
-        folded = weight.cpu().double() / scale.cpu().double()
-        bias.copy_(bias.cpu().double() - folded @ shift.cpu().double())
-        weight.copy_(folded)
+    def fold_inputs(self, scaling: Scaling) -> None:
+        """Make heads that were fitted on scaled features take the features themselves."""
+        weight, bias = scaling.fold(self.weights[0], self.biases[0])
+        self.weights[0] = nn.Parameter(weight.to(self.weights[0]), requires_grad=self.weights[0].requires_grad)
+        self.biases[0].copy_(bias)
 
     @torch.no_grad()
     def fold_targets(self, shift: Tensor, scale: Tensor) -> None:
