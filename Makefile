@@ -7,7 +7,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 DATA ?= $(or $(REPULSE_DATA),data)
 INPUTS := pyproject.toml constraints.txt
 
-.PHONY: help setup demo test figures tables cifar clinc taps defaults docs data clean
+.PHONY: help setup demo test figures tables cifar clinc taps defaults evaluate docs data clean
 
 help:
 	@echo "make demo      install, train a small network on digits, retrofit it, write demo/index.html"
@@ -20,6 +20,7 @@ help:
 	@echo "make clinc     retrofit a text classifier with 150 intents, print the table (needs the real data)"
 	@echo "make taps      measure what taps add to the time of a prediction"
 	@echo "make docs      build the documentation site in site/"
+	@echo "make evaluate  compare every method on CIFAR-10 and DirtyMNIST (needs the real data; about two hours)"
 	@echo "make defaults  measure the table that decided the default recipe (needs the real data)"
 
 # torch first and pinned: anything that asks for it later then finds it there.
@@ -51,6 +52,7 @@ test: $(VENV)/.dev
 figures: $(VENV)/.dev
 	$(BIN)/python examples/toy.py --out docs/images/toy.png
 	$(BIN)/python examples/gallery.py --out docs/images/repulsion-sources.png
+	$(BIN)/python examples/corruptions_gallery.py --out docs/images/corruptions.png
 	$(BIN)/repulse demo --out demo --map docs/images/digits-map.png
 
 tables: $(VENV)/.dev
@@ -71,6 +73,11 @@ docs: $(VENV)/.dev
 
 defaults: $(VENV)/.dev
 	REPULSE_DATA=$(DATA) $(BIN)/python benchmarks/defaults.py
+
+evaluate: $(VENV)/.dev
+	$(BIN)/repulse evaluate --network resnet20 --data $(DATA)
+	$(BIN)/repulse evaluate --network lenet --data $(DATA)
+	$(BIN)/python benchmarks/comparison.py
 
 data: $(VENV)/.dev
 	$(BIN)/python -m repulse.data.fetch $(DATA)

@@ -96,7 +96,7 @@ def main() -> None:
     }
     rows = {"LL-E": ("nowhere", LL_E), "RLL-E": ("nowhere", RLL_E)}
     rows |= {f"fs-RLL-E, {name}": (name, FS_RLL_E) for name in where if name not in ("nowhere", "synthetic images")}
-    rows |= {f"taps, {name}": (name, Recipe()) for name in where}
+    rows |= {f"repulse, {name}": (name, Recipe()) for name in where}
 
     table = Table("heads, and where they repel", COLUMNS)
     with torch.no_grad():

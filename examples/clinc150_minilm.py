@@ -133,9 +133,9 @@ def main() -> None:
     rows = {
         "LL-E": (last, LL_E, False),
         "fs-RLL-E, strength 0.1": (last, FS_RLL_E.replace(strength=0.1), True),
-        "default, layers last": (last, Recipe(layers="last"), True),
-        "taps, nowhere": (data, Recipe(space="none"), False),
-        "taps, Wikipedia": (data, Recipe(), True),
+        "repulse, Wikipedia, layers last": (last, Recipe(layers="last"), True),
+        "repulse, nowhere": (data, Recipe(space="none"), False),
+        "repulse, Wikipedia": (data, Recipe(), True),
     }
     table = Table("heads, and where they repel", COLUMNS)
 

@@ -33,7 +33,7 @@ from repulse.baselines import (
 )
 from repulse.baselines.ddu import cholesky
 from repulse.baselines.laplace import Kronecker, _Reference
-from repulse.baselines.sngp import orthogonal_features
+from repulse.baselines.sngp import FACTORS, orthogonal_features
 from repulse.errors import RecipeError
 
 GENERATOR = torch.Generator().manual_seed(0)
@@ -206,7 +206,7 @@ def test_sngp_variance_is_that_of_the_weight_space_posterior():
 def test_sngp_chooses_the_factor_that_calibrates():
     method = SNGP(4, width=64, epochs=5).fit(FEATURES, TARGETS)
     losses = {}
-    for factor in (0.0, math.pi / 8, 1.0, 5.0, 7.5, 10.0, 20.0, 25.0):
+    for factor in FACTORS:
         method.factor = factor
         losses[factor] = metrics.nll(method.predict(QUERIES), torch.zeros(60, dtype=torch.int64))
     method.calibrate(QUERIES, torch.zeros(60, dtype=torch.int64))
@@ -304,3 +304,44 @@ def test_our_heads_under_the_contract_are_fit_heads():
     method = baselines.build("repulse", baselines.Setting(LAYER, 3 * QUERIES, 0, 4)).fit(FEATURES, TARGETS)
     heads = fit_heads(FEATURES, TARGETS, 3 * QUERIES, Recipe(seed=4), classes=4, progress=False)
     assert torch.equal(method.score(QUERIES), heads.predict(QUERIES).epistemic)
+
+
+def test_settings_that_make_no_sense_are_refused():
+    with pytest.raises(RecipeError, match="`dimensions` to be from 1 to 4, but got 7"):
+        ViM(LAYER, 7)
+    for share in (-0.1, 1.0):
+        with pytest.raises(RecipeError, match="`share` to be at least 0 and below 1"):
+            Temperature(MAP(LAYER), share)
+        with pytest.raises(RecipeError, match="`share` to be at least 0 and below 1"):
+            SNGP(4, share=share)
+
+
+def test_what_became_nan_is_refused_and_not_taken_for_certain():
+    broken = LastLayer(WEIGHT * torch.nan, LAYER.bias)
+    with pytest.raises(DataError, match="`log_probs` to be"):
+        MAP(broken).fit(FEATURES, TARGETS).score(QUERIES)
+    with pytest.raises(DataError, match="`repulsion` to be finite"):
+        OutlierExposure(QUERIES * torch.nan, 4).fit(FEATURES, TARGETS)
+
+
+def test_features_of_another_width_are_refused_in_a_sentence():
+    with pytest.raises(DataError, match=r"`features` to be of shape \(samples, 5\), but got shape \(60, 3\)"):
+        KNN(LAYER).fit(FEATURES, TARGETS).score(QUERIES[:, :3])
+    with pytest.raises(DataError, match=r"`repulsion` to be of shape \(samples, 5\)"):
+        Discriminator(LAYER, QUERIES[:, :3]).fit(FEATURES, TARGETS)
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_methods_fit_in_whatever_mode_the_caller_is(mode):
+    setting = baselines.Setting(LAYER, 3 * QUERIES)
+    for name in ("outlier exposure", "discriminator", "LL-Laplace"):
+        with mode():
+            scores = baselines.build(name, setting).fit(FEATURES, TARGETS).score(QUERIES)
+        assert torch.equal(scores, baselines.build(name, setting).fit(FEATURES, TARGETS).score(QUERIES))
+
+
+def test_knn_in_parts_is_knn_at_once(monkeypatch):
+    whole = KNN(LAYER, 3).fit(FEATURES, TARGETS)
+    scores = whole.score(QUERIES)
+    monkeypatch.setattr("repulse.baselines.knn.LIKENESSES", 7 * len(FEATURES))
+    assert torch.allclose(scores, whole.score(QUERIES), atol=1e-6)

@@ -182,6 +182,10 @@ def test_a_thousand_classes(name):
     method = made(name, Setting(layer, outside))
     if isinstance(method, LastLayerEnsemble):
         method.recipe = method.recipe.replace(epochs=1)
+    if name in ("LL-Laplace (full)", "LL-Laplace (diagonal)"):
+        with pytest.raises(DataError, match="'kron' with the closed form"):
+            method.fit(features, targets)
+        return
     prediction, scores = method.fit(features, targets).predict_and_score(outside)
     assert prediction.log_probs.shape[1:] == (50, 1000)
     assert torch.isfinite(scores).all()
@@ -190,7 +194,7 @@ def test_a_thousand_classes(name):
 @pytest.mark.parametrize("name", [name for name in EVERY if name not in WHOLE])
 def test_saved_and_loaded_it_is_the_same(name, fitted, tmp_path):
     method, path = fitted(name), tmp_path / "method.safetensors"
-    if name in ("LL-E", "RLL-E", "fs-RLL-E", "repulse", "LL-Laplace", "MAP + temperature"):
+    if name in ("LL-E", "RLL-E", "fs-RLL-E", "repulse", "MAP + temperature") or "Laplace" in name:
         with pytest.raises(CheckpointError, match="cannot be saved: its `"):
             method.save(path)
         assert not path.exists()

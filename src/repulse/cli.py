@@ -94,14 +94,18 @@ def evaluate(
     progress = sys.stderr.isatty()
     problem = problems.PROBLEMS[network](data_root(data), out / "cache", progress)
     rows = comparison.chosen(problem, methods.split(","), layers)
-    cells = comparison.run(problem, rows, seeds, progress)
-    cells = comparison.write(problem, cells, out / problem.name)
+    if any(row.method.startswith("LL-Laplace") for row in rows) and importlib.util.find_spec("laplace") is None:
+        typer.echo("LL-Laplace needs laplace-torch: `pip install 'repulse[laplace]'`, or name --methods.", err=True)
+        raise typer.Exit(2)
+    cells = comparison.read(out / problem.name)
+    for cell in comparison.run(problem, rows, seeds, progress):
+        cells = comparison.write(problem, [cell], out / problem.name)
     typer.echo(problem.title)
     for view, several in comparison.tables(problem, cells).items():
         typer.echo(f"\n{comparison.HEADINGS[view]}")
         for table in several:
             typer.echo(f"\n{table.text()}")
-    typer.echo(f"\n{comparison.legend(seeds)}\nWritten to {out / problem.name}.")
+    typer.echo(f"\n{comparison.legend(cells)}\nWritten to {out / problem.name}.")
 
 
 def _needs_lab(command: str) -> None:

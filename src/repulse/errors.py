@@ -83,8 +83,9 @@ def check_choice(argument: str, value: object, known: Iterable[str]) -> None:
     if isinstance(value, str) and value in known:
         return
     message = expected(argument, "one of " + ", ".join(repr(name) for name in known), repr(value))
-    near = difflib.get_close_matches(value.lower(), known, n=1) if isinstance(value, str) else []
-    raise RecipeError(message + (f" Did you mean {near[0]!r}?" if near else ""))
+    lower = {name.lower(): name for name in known}
+    near = difflib.get_close_matches(value.lower(), lower, n=1) if isinstance(value, str) else []
+    raise RecipeError(message + (f" Did you mean {lower[near[0]]!r}?" if near else ""))
 
 
 def check_positive_integer(argument: str, value: object) -> None:

@@ -50,8 +50,8 @@ def mutual_information(log_probs: Float[Tensor, "n B K"]) -> Float[Tensor, " B"]
 
 
 def _weighted(weights: Tensor, values: Tensor) -> Tensor:
-    """`weights * values`, where a zero weight gives zero even if the value is infinite or NaN."""
-    return torch.where(weights > 0, weights * values, torch.zeros_like(weights))
+    """`weights * values`, where a zero weight gives zero even if the value is infinite."""
+    return torch.where(weights == 0, torch.zeros_like(weights), weights * values)
 
 
 P = TypeVar("P", bound="Prediction")
@@ -142,7 +142,7 @@ class ClassPrediction(Prediction):
     log_probs: Float[Tensor, "n B K"]
 
     def __post_init__(self) -> None:
-        if self.log_probs.numel() and bool(self.log_probs.max() > 1e-3):
+        if self.log_probs.numel() and not bool(self.log_probs.max() <= 1e-3):  # nor is NaN
             wanted = "log-probabilities, none above 0 (`logits.log_softmax(dim=-1)`)"
             raise DataError(expected("log_probs", wanted, f"values up to {float(self.log_probs.max()):.3g}"))
 

@@ -68,7 +68,8 @@ class RepulsiveDeepEnsemble(Method):
     Args:
         networks: the members, trained in place.
         recipe: with `space="parameters"` or `"function"`; `RLL_E` and `FS_RLL_E` are such.
-        repulsion: inputs on which to repel in function space, prepared already.
+        repulsion: inputs on which to repel in function space. Batch normalisation would learn from them too: use
+            networks without it.
         prepare: what to do with inputs before a network sees them, such as normalisation.
     """
 
@@ -88,9 +89,15 @@ class RepulsiveDeepEnsemble(Method):
     def _fit(self, features: Tensor, targets: Tensor) -> None:
         for network in self.networks:
             network.train()
-        self.particles = fit_networks(
-            self.networks, self.prepare(features), targets, self.repulsion, self.recipe, progress=False
-        )
+        outside = None if self.repulsion is None else self.prepare(self.repulsion)
+        with torch.random.fork_rng():  # dropout draws from the global generator
+            torch.manual_seed(self.recipe.seed)
+            self._fit_together(self.prepare(features), targets, outside)
+        for network in self.networks:
+            network.eval()
+
+    def _fit_together(self, inputs: Tensor, targets: Tensor, outside: Tensor | None) -> None:
+        self.particles = fit_networks(self.networks, inputs, targets, outside, self.recipe, progress=False)
 
     def _predict(self, features: Tensor) -> Prediction:
         return Prediction.cat([self.particles.predict(self.prepare(part)) for part in features.split(BATCH)])

@@ -5,12 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import ClassVar
 
+import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from repulse.baselines.method import Detector
 from repulse.errors import check_positive_integer
 from repulse.prediction import Prediction
+
+LIKENESSES = 100_000_000
+"""Pairs of samples that are compared at a time (400 MB)."""
 
 
 @dataclass
@@ -34,6 +38,7 @@ class KNN(Detector):
         self.bank = F.normalize(features.float(), dim=1)
 
     def _score(self, features: Tensor, prediction: Prediction) -> Tensor:
-        likeness = F.normalize(features.float(), dim=1) @ self.bank.T
-        nearest = likeness.topk(min(self.k, len(self.bank)), dim=1).values[:, -1]
+        k, rows = min(self.k, len(self.bank)), max(1, LIKENESSES // len(self.bank))
+        parts = F.normalize(features.float(), dim=1).split(rows)
+        nearest = torch.cat([(part @ self.bank.T).topk(k, dim=1).values[:, -1] for part in parts])
         return (2 - 2 * nearest.double()).clamp_min(0).sqrt()

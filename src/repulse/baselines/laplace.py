@@ -61,6 +61,9 @@ class Laplace(Detector):
         if self.engine == "closed" or (self.engine == "auto" and many):
             self.posterior = Kronecker.of(self.layer.weight, self.layer.bias, features)
         else:
+            if self.layer.classes**2 * features.shape[1] > 20 * LARGEST_JACOBIAN:
+                wanted = "'kron' with the closed form for so many classes and features"
+                raise DataError(expected("structure", wanted, f"{self.structure!r} by {self.engine}"))
             self.posterior = _Reference(self.layer.weight, self.layer.bias, self.structure, features, targets)
 
     def _predict(self, features: Tensor) -> ClassPrediction:

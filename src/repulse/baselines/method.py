@@ -19,7 +19,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from repulse.errors import CheckpointError, DataError, check_positive_integer, expected
+from repulse.errors import CheckpointError, DataError, RecipeError, check_positive_integer, expected
 from repulse.files import write_whole
 from repulse.particles.fit import fit_heads
 from repulse.prediction import ClassPrediction, Prediction
@@ -75,9 +75,11 @@ class Method(ABC):
     takes: ClassVar[str] = "features"
     """What `fit` and `predict` want: "features", or the network's own "inputs"."""
 
+    @torch.inference_mode(False)  # whatever the caller's mode is
+    @torch.enable_grad()
     def fit(self: M, features: Tensor, targets: Tensor) -> M:
         """Learn from training features `(N, d)` and their classes `(N,)`."""
-        _check(features, self.takes)
+        self._check(features)
         if not isinstance(targets, Tensor) or targets.shape != (len(features),) or targets.is_floating_point():
             got = f"{targets.dtype}, shape {tuple(targets.shape)}" if isinstance(targets, Tensor) else type(targets)
             raise DataError(expected("targets", f"integers of shape ({len(features)},)", got))
@@ -92,7 +94,7 @@ class Method(ABC):
     def predict(self, features: Tensor) -> Prediction:
         """Class probabilities and uncertainty of features `(B, d)`."""
         self._check_fitted()
-        _check(features, self.takes)
+        self._check(features)
         return Prediction.cat([self._predict(part) for part in features.split(CHUNK)])
 
     @torch.no_grad()
@@ -118,6 +120,25 @@ class Method(ABC):
     def classes(self) -> int | None:
         """Number of classes, if it is known before the fit."""
         return None
+
+    @property
+    def columns(self) -> int | None:
+        """Dimension of the features, if it is known before the fit."""
+        return None
+
+    def _check(self, features: Tensor, name: str | None = None) -> None:
+        """Refuse what cannot be features (or inputs)."""
+        name = name or self.takes
+        if not isinstance(features, Tensor):
+            raise DataError(expected(name, "a tensor", type(features).__name__))
+        flat = self.takes == "features"
+        if not len(features) or (flat and features.ndim != 2):
+            got = f"shape {tuple(features.shape)}"
+            raise DataError(expected(name, "of shape (samples, dimensions), not empty", got))
+        if flat and self.columns is not None and features.shape[1] != self.columns:
+            raise DataError(expected(name, f"of shape (samples, {self.columns})", f"shape {tuple(features.shape)}"))
+        if not bool(torch.isfinite(features).all()):
+            raise DataError(expected(name, "finite", "NaN or infinite values"))
 
     def _check_fitted(self) -> None:
         if not all(hasattr(self, field.name) for field in fields(self)):  # pyright: ignore[reportArgumentType]
@@ -191,6 +212,10 @@ class Detector(Method):
     def classes(self) -> int:
         return self.layer.classes
 
+    @property
+    def columns(self) -> int:
+        return self.layer.weight.shape[1]
+
     def _fit(self, features: Tensor, targets: Tensor) -> None:
         """Nothing to learn, unless a subclass has."""
 
@@ -207,10 +232,7 @@ def class_means(features: Tensor, targets: Int[Tensor, " N"], classes: int) -> t
     return sums / count.clamp_min(1).unsqueeze(1), count
 
 
-def _check(features: Tensor, kind: str) -> None:
-    if not isinstance(features, Tensor):
-        raise DataError(expected(kind, "a tensor", type(features).__name__))
-    if not len(features) or (kind == "features" and features.ndim != 2):
-        raise DataError(expected(kind, "of shape (samples, dimensions), not empty", f"shape {tuple(features.shape)}"))
-    if not bool(torch.isfinite(features).all()):
-        raise DataError(expected(kind, "finite", "NaN or infinite values"))
+def check_share(share: float) -> None:
+    """Refuse a share of the data to hold back that leaves nothing."""
+    if not 0 <= share < 1:
+        raise RecipeError(expected("share", "at least 0 and below 1", share))

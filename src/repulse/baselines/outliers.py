@@ -19,8 +19,8 @@ from repulse.recipe import Recipe
 class OutlierExposure(Method):
     """One linear head, uniform on the repulsion samples (Hendrycks, Mazeika and Dietterich, 2019).
 
-    Minimises `CE(train) + weight * CE(uniform, repulsion)` with the optimiser, batches and number of steps of the
-    default recipe; the score is the entropy.
+    Minimises `CE(train) + weight * CE(uniform, repulsion)` with as many steps of Adam, of the same rate and batch size,
+    as the default recipe takes; the score is the entropy.
 
     Args:
         repulsion: features of samples that are outside, `(M, d)`.
@@ -44,8 +44,13 @@ class OutlierExposure(Method):
     def classes(self) -> int:
         return self.outputs
 
+    @property
+    def columns(self) -> int:
+        return self.repulsion.shape[-1]
+
     def _fit(self, features: Tensor, targets: Tensor) -> None:
         recipe = Recipe()
+        self._check(self.repulsion, "repulsion")
         scaling = Scaling.of(features, self.taps, recipe.tap_scale)
         inside, outside = scaling(features), scaling(self.repulsion)
         generator = torch.Generator().manual_seed(self.seed)
@@ -90,6 +95,7 @@ class Discriminator(Detector):
     name: ClassVar[str] = "discriminator"
 
     def _fit(self, features: Tensor, targets: Tensor) -> None:
+        self._check(self.repulsion, "repulsion")
         scaling = Scaling.of(features, self.taps, Recipe().tap_scale)
         inside, outside = scaling(features).double(), scaling(self.repulsion).double()
         weight = torch.zeros(features.shape[1], dtype=torch.float64, device=features.device, requires_grad=True)
@@ -103,8 +109,7 @@ class Discriminator(Detector):
             value.backward()
             return value
 
-        with torch.enable_grad():
-            optimizer.step(loss)  # pyright: ignore[reportArgumentType]
+        optimizer.step(loss)  # pyright: ignore[reportArgumentType]
         folded, offset = scaling.fold(weight.detach().view(1, 1, -1), bias.detach().view(1, 1))
         self.direction, self.offset = folded[0, 0].to(features.device), offset[0, 0].to(features.device)
 

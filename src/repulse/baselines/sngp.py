@@ -13,14 +13,14 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from repulse.baselines.ddu import cholesky
-from repulse.baselines.method import LastLayer, Method
+from repulse.baselines.method import LastLayer, Method, check_share
 from repulse.errors import FitWarning, check_positive_integer
 from repulse.particles.fit import fit_heads
 from repulse.prediction import ClassPrediction
 from repulse.recipe import LL_E
 
-FACTORS = (0.0, math.pi / 8, 1.0, 5.0, 7.5, 10.0, 20.0, 25.0)
-"""Of the variance in the mean-field logits, to choose from."""
+FACTORS = (math.pi / 8, 1.0, 5.0, 7.5, 10.0, 20.0, 25.0, 50.0, 100.0, 200.0)
+"""Of the variance in the mean-field logits, to choose from; theory says the first, practice 7.5 to 25."""
 
 
 @dataclass
@@ -29,7 +29,8 @@ class SNGP(Method):
 
     Standardised features z become `sqrt(2/D) cos(O z / l + b)`, with orthogonal random O, b uniform in [0, 2 pi) and l
     the median distance of training features. The output layer is linear; its precision `I + sum r r^T` comes from one
-    pass over the training data, in float64. The factor has the least NLL on a tenth of the data that is held back.
+    pass over the training data, in float64. The factor has the least NLL on a tenth of the data that is held back; a
+    network that was trained on it is too sure there, so give `calibrate` data it has not seen if there are any.
 
     Args:
         outputs: number of classes.
@@ -57,6 +58,7 @@ class SNGP(Method):
     def __post_init__(self) -> None:
         check_positive_integer("width", self.width)
         check_positive_integer("epochs", self.epochs)
+        check_share(self.share)
 
     @property
     def classes(self) -> int:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from repulse.baselines.method import Method
+from repulse.baselines.method import Method, check_share
 from repulse.errors import DataError, expected
 from repulse.prediction import ClassPrediction, Prediction
 
@@ -28,7 +28,10 @@ class Temperature(Method):
     method: Method
     share: float = 0.1
     seed: int = 0
-    temperature: float = field(default=1.0, init=False)
+    temperature: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        check_share(self.share)
 
     @property
     def name(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -37,6 +40,10 @@ class Temperature(Method):
     @property
     def takes(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
         return self.method.takes
+
+    @property
+    def seeded(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return self.method.seeded
 
     @property
     def classes(self) -> int | None:

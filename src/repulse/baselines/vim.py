@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from repulse.baselines.method import Detector
+from repulse.errors import RecipeError, expected
 from repulse.prediction import Prediction
 
 
@@ -30,6 +31,10 @@ class ViM(Detector):
     scale: Tensor = field(init=False, repr=False)
 
     name: ClassVar[str] = "ViM"
+
+    def __post_init__(self) -> None:
+        if self.dimensions is not None and not 0 < self.dimensions < self.columns:
+            raise RecipeError(expected("dimensions", f"from 1 to {self.columns - 1}", self.dimensions))
 
     def _fit(self, features: Tensor, targets: Tensor) -> None:
         d = features.shape[1]

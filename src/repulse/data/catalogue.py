@@ -31,7 +31,8 @@ UCI = {
 
 
 def _add(name: str, title: str, **rest: Any) -> None:
-    register(Entry(name, title, remotes=OFFERED.get(name, ()), **rest))
+    offered = OFFERED.get("mnist" if name == "dirty-mnist" else name, ())
+    register(Entry(name, title, remotes=offered, **rest))
 
 
 def _grey() -> None:
@@ -125,7 +126,7 @@ def _grey() -> None:
         licence="MIT; MNIST CC BY-SA 3.0",
         homepage="https://github.com/BlackHC/ddu_dirty_mnist",
         citation="Mukhoti, Kirsch, van Amersfoort, Torr and Gal 2023, Deep deterministic uncertainty",
-        by_hand="have MNIST; what is not in the folder AmbiguousMNIST is built from it, once, in minutes",
+        by_hand="the published ambiguous digits, in AmbiguousMNIST; without them they are built from MNIST, in minutes",
         **GREY,
     )
 

@@ -7,27 +7,29 @@ import io
 import json
 import math
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import torch
+from filelock import FileLock
 from torch import Tensor
 from tqdm import tqdm
 
-from repulse.baselines import METHODS, Method, Setting, build
-from repulse.errors import check_choice
+from repulse.baselines import METHODS, DeepEnsemble, Method, Setting, build
+from repulse.errors import CheckpointError, DataError, check_choice, expected
 from repulse.experiments.bench import Bench, Images, View
 from repulse.files import write_whole
 from repulse.metrics.overlap import overlap
 from repulse.report import Column, Table
+from repulse.report.tables import ORACLE
 
 HEADINGS = {
     "last": "Penultimate features, as in the paper",
     "auto": "Penultimate features and taps of earlier stages",
 }
 
-NO_TAPS = ("LL-Laplace, full", "LL-Laplace, diagonal")
+NO_TAPS = ("LL-Laplace (full)", "LL-Laplace (diagonal)")
 """Methods whose Jacobians are too large for features with taps."""
 
 USES_REPULSION = ("discriminator", "outlier exposure", "fs-RLL-E", "repulse")
@@ -60,7 +62,7 @@ class Trial:
     Attributes:
         method: fitted.
         images: of the problem.
-        view: features; `of(...)` gives what the method takes.
+        view: features.
     """
 
     method: Method
@@ -119,32 +121,31 @@ class Cell:
 
 def chosen(problem: Problem, methods: Iterable[str], layers: str) -> list[Row]:
     """The rows of some methods ("all" for every one) and of one view of the features, or of "both"."""
-    methods = list(methods)
+    methods = [method.strip() for method in methods]
     known = list(dict.fromkeys(row.method for row in problem.rows))
     for method in methods:
         check_choice("methods", method, ("all", *known))
     check_choice("layers", layers, ("last", "auto", "both"))
-    return [
+    rows = [
         row for row in problem.rows if ("all" in methods or row.method in methods) and layers in ("both", row.layers)
     ]
+    if not rows:
+        raise DataError(expected("methods", f"some that are measured with layers {layers!r}", ", ".join(methods)))
+    return rows
 
 
-def run(problem: Problem, rows: Sequence[Row], seeds: int, progress: bool = True) -> list[Cell]:
+def run(problem: Problem, rows: Sequence[Row], seeds: int, progress: bool = True) -> Iterator[Cell]:
     """Fit and measure every row; rows in which nothing is random are run once for each network."""
-    cells: list[Cell] = []
     first = problem.bench(0)
     same = all(problem.bench(seed) is first for seed in range(1, seeds))
-    bar = tqdm(total=len(rows) * seeds, desc=problem.name, disable=not progress)
-    for seed in range(seeds):
-        bench = problem.bench(seed)
-        for row in rows:
-            bar.set_postfix_str(row.name, refresh=True)
-            cell = _cell(problem, bench, row, seed, same)
-            if cell is not None:
-                cells.append(cell)
-            bar.update()
-    bar.close()
-    return cells
+    with tqdm(total=len(rows) * seeds, desc=problem.name, disable=not progress) as bar:
+        for seed in range(seeds):
+            for row in rows:
+                bar.set_postfix_str(row.name, refresh=True)
+                cell = _cell(problem, problem.bench(seed), row, seed, same)
+                if cell is not None:
+                    yield cell
+                bar.update()
 
 
 def _cell(problem: Problem, bench: Bench, row: Row, seed: int, same: bool) -> Cell | None:
@@ -161,7 +162,8 @@ def _cell(problem: Problem, bench: Bench, row: Row, seed: int, same: bool) -> Ce
             return None
         start = time.perf_counter()
         method.fit(view.train, bench.images.targets)
-    seconds = time.perf_counter() - start
+    trained = isinstance(method, DeepEnsemble)  # before, and elsewhere
+    seconds = math.nan if trained else time.perf_counter() - start
     trial = Trial(method, bench.images, view)
     test = trial.sets()[0]
     start = time.perf_counter()
@@ -199,13 +201,22 @@ def _table(label: str, columns: dict[str, Column], rows: Sequence[tuple[Row, lis
         name = row.name + (f" (oracle: {', '.join(found[0].oracle)})" if found[0].oracle else "")
         values = [[cell.figures.get(key, math.nan) for key in columns] for cell in found]
         table.add(name, values, range(len(columns)) if found[0].oracle else ())
+    table.footnote = ORACLE if table.marks else ""
     return table
 
 
 def read(folder: Path) -> list[Cell]:
     """What was measured before and kept in a folder."""
     path = folder / "cells.json"
-    return [Cell(**cell) for cell in json.loads(path.read_text(encoding="utf-8"))] if path.is_file() else []
+    if not path.is_file():
+        return []
+    try:
+        cells = [Cell(**cell) for cell in json.loads(path.read_text(encoding="utf-8"))]
+    except (ValueError, TypeError) as reason:
+        raise CheckpointError(expected(f"the file {path}", "as it was written", str(reason))) from reason
+    for cell in cells:
+        cell.figures = {key: math.nan if value is None else value for key, value in cell.figures.items()}
+    return cells
 
 
 def write(problem: Problem, cells: Sequence[Cell], folder: Path) -> list[Cell]:
@@ -214,25 +225,33 @@ def write(problem: Problem, cells: Sequence[Cell], folder: Path) -> list[Cell]:
     Returns:
         These cells and, of other rows and seeds, those that were in the folder before.
     """
-    new = {cell.key: cell for cell in cells}
-    cells = [cell for cell in read(folder) if cell.key not in new] + list(cells)
-    lines = io.StringIO()
-    out = csv.writer(lines)
-    out.writerow(["problem", "method", "repulsion", "layers", "seed", "metric", "value"])
-    for cell in cells:
-        for key, value in cell.figures.items():
-            out.writerow([problem.name, cell.method, cell.repulsion or "", cell.layers, cell.seed, key, repr(value)])
-    write_whole(folder / "cells.json", json.dumps([asdict(cell) for cell in cells], indent=1) + "\n")
-    write_whole(folder / "results.csv", lines.getvalue())
-    parts = [f"# {problem.title}"]
-    for layers, several in tables(problem, cells).items():
-        parts += [f"## {HEADINGS[layers]}", *(table.markdown() for table in several)]
-    write_whole(folder / "tables.md", "\n\n".join(parts) + "\n")
+    folder.mkdir(parents=True, exist_ok=True)
+    with FileLock(folder / ".lock"):
+        new = {cell.key for cell in cells}
+        cells = [cell for cell in read(folder) if cell.key not in new] + list(cells)
+        lines = io.StringIO()
+        out = csv.writer(lines)
+        out.writerow(["problem", "method", "repulsion", "oracle", "layers", "seed", "metric", "value"])
+        for cell in cells:
+            about = [problem.name, cell.method, cell.repulsion or "", "; ".join(cell.oracle), cell.layers, cell.seed]
+            out.writerows([*about, key, repr(value)] for key, value in cell.figures.items())
+        kept = [asdict(cell) | {"figures": _without_nan(cell.figures)} for cell in cells]
+        write_whole(folder / "cells.json", json.dumps(kept, indent=1, allow_nan=False) + "\n")
+        write_whole(folder / "results.csv", lines.getvalue())
+        parts = [f"# {problem.title}"]
+        for layers, several in tables(problem, cells).items():
+            parts += [f"## {HEADINGS[layers]}", *(table.markdown() for table in several)]
+        write_whole(folder / "tables.md", "\n\n".join(parts) + "\n")
     return cells
 
 
-def legend(seeds: int) -> str:
+def _without_nan(figures: dict[str, float]) -> dict[str, float | None]:
+    return {key: value if math.isfinite(value) else None for key, value in figures.items()}
+
+
+def legend(cells: Sequence[Cell]) -> str:
     """What the figures are."""
+    seeds = len({cell.seed for cell in cells})
     spread = f"Mean ± standard deviation over {seeds} seeds where something is random" if seeds > 1 else "One seed"
     return (
         f"{spread}; * marks the best of a column. Accuracy, ECE, AURC, coverage, AUROC, AUPR and FPR@95 in percent; "

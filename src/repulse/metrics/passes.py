@@ -91,7 +91,10 @@ def _predict_and_score(method: Method, inputs: Any, label: str) -> tuple[Predict
         prediction, scores = both(inputs)
     else:
         prediction = method.predict(inputs)
-        scores = prediction.epistemic if isinstance(method, Ensemble | Particles) else method.score(inputs)
+        if isinstance(method, Ensemble | Particles):  # one head alone has nothing to disagree with
+            scores = prediction.epistemic if prediction.members > 1 else prediction.total
+        else:
+            scores = method.score(inputs)
     if not isinstance(prediction, ClassPrediction | RegressionPrediction) or len(prediction) != size:
         got = f"{len(prediction)}" if isinstance(prediction, Prediction) else type(prediction).__name__
         raise DataError(expected(f"the predictions for a batch of {label!r}", f"{size}, one a sample", got))
@@ -144,6 +147,6 @@ def cut(batches: Iterable[tuple[Any, Any]], size: int) -> Iterator[tuple[Any, An
                 return {key: part(entry, start) for key, entry in value.items()}
             if isinstance(value, tuple):
                 return tuple(part(entry, start) for entry in value)
-            return value[start : start + size] if isinstance(value, Tensor) and len(value) == whole else value
+            return value[start : start + size] if isinstance(value, Tensor) and value.shape[:1] == (whole,) else value
 
         yield from ((part(inputs, start), part(targets, start)) for start in range(0, whole, size))

@@ -242,8 +242,9 @@ def _start_from(
     if outputs == 1:  # a network with a variance beside the mean gives its mean
         weight, bias = weight[:1], bias[:1]
     known = weight.shape[1] if weight.ndim == 2 else 0  # a last layer knows nothing of taps
-    if weight.shape != (outputs, known) or known > len(scaling.scale) or bias.shape != (outputs,):
-        wanted = f"a weight of shape {(outputs, len(scaling.scale))} and a bias of shape {(outputs,)}"
+    most = len(scaling.scale) if scaling.axes is None else scaling.kept  # whitened features are no features of its
+    if weight.shape != (outputs, known) or known > most or bias.shape != (outputs,):
+        wanted = f"a weight of shape {(outputs, most)} and a bias of shape {(outputs,)}"
         raise DataError(expected("start", wanted, f"{tuple(weight.shape)} and {tuple(bias.shape)}"))
     bias = (bias + weight @ scaling.shift[:known] - y_shift) / y_scale
     weight = weight * torch.where(scaling.scale.isfinite(), scaling.scale, 0.0)[:known] / y_scale

@@ -1,0 +1,87 @@
+"""Put what `repulse evaluate` measured in docs/comparison.md and docs/results.
+
+repulse evaluate --network resnet20 && repulse evaluate --network lenet && python benchmarks/comparison.py
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import statistics
+import sys
+from pathlib import Path
+
+from repulse.files import write_whole
+from repulse.report import Column, Table
+from tables import ROOT, insert
+
+RANKS = ("Tiny ImageNet", "textures", "noise", "mean")
+CIFAR = {
+    "accuracy": Column("accuracy", 2, "higher"),
+    "nll": Column("NLL", 3, "lower"),
+    "ece": Column("ECE", 2, "lower"),
+    "human_correlation": Column("human", 3, "higher"),
+    "aurc": Column("AURC", 2, "lower"),
+    **{f"{name} auroc": Column(f"{name} AUROC" if name == "mean" else name, 1, "higher") for name in RANKS},
+    "mean fpr95": Column("mean FPR@95", 1, "lower"),
+    "fit_seconds": Column("fit, s", 1),
+    "milliseconds": Column("ms per 1000", 1),
+}
+DIRTY = {
+    "accuracy": Column("accuracy", 2, "higher"),
+    "nll": Column("NLL", 3, "lower"),
+    "ece": Column("ECE", 2, "lower"),
+    "clean ambiguous": Column("clean/ambiguous", 1, "higher"),
+    "clean mean": Column("clean/OOD", 1, "higher"),
+    "ambiguous mean": Column("ambiguous/OOD", 1, "higher"),
+    "fit_seconds": Column("fit, s", 1),
+    "milliseconds": Column("ms per 1000", 1),
+}
+PROBLEMS = {"cifar": ("cifar10-resnet20", CIFAR), "dirty": ("dirty-mnist-lenet", DIRTY)}
+MAIN = {"cifar": "mean auroc", "dirty": "ambiguous mean"}
+VIEWS = {"last": "last", "auto": "with taps"}
+
+Rows = dict[tuple[str, str, str, str], dict[str, dict[str, float]]]
+
+
+def read(path: Path) -> Rows:
+    """For each method, repulsion set and view, the figures of each seed."""
+    rows: Rows = {}
+    with path.open(newline="") as file:
+        for line in csv.DictReader(file):
+            key = line["method"], line["repulsion"], line["layers"], line["oracle"]
+            seeds = rows.setdefault(key, {})
+            seeds.setdefault(line["seed"], {})[line["metric"]] = float(line["value"])
+    return rows
+
+
+def table_of(rows: Rows, view: str, columns: dict[str, Column]) -> Table:
+    table = Table(VIEWS[view], list(columns.values()))
+    for (method, repulsion, layers, oracle), seeds in rows.items():
+        if layers == view:
+            name = f"{method}, {repulsion}" if repulsion else method
+            name += f" (oracle: {oracle})" if oracle else ""
+            marked = range(len(columns)) if oracle else ()
+            table.add(name, [[figures[key] for key in columns] for figures in seeds.values()], marked)
+    return table
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--results", type=Path, default=Path("evaluation"), help="folder that was written to")
+    arguments = parser.parse_args()
+    for place, (problem, columns) in PROBLEMS.items():
+        folder = arguments.results / problem
+        if not (folder / "results.csv").is_file():
+            sys.exit(f"{folder / 'results.csv'} is not there: run `repulse evaluate` first.")
+        rows = read(folder / "results.csv")
+        tables = [table_of(rows, view, columns) for view in VIEWS]
+        insert(ROOT / "docs" / "comparison.md", place, "\n\n".join(table.markdown() for table in tables))
+        for name in ("results.csv", "tables.md"):
+            write_whole(ROOT / "docs" / "results" / f"{problem}{Path(name).suffix}", (folder / name).read_text())
+        best = max(rows, key=lambda row: statistics.fmean(f[MAIN[place]] for f in rows[row].values()))
+        print(f"{problem}: {len(rows)} rows; best by {MAIN[place]}: {', '.join(part for part in best if part)}")
+
+
+if __name__ == "__main__":
+    main()
