@@ -1,4 +1,4 @@
-"""Put what `repulse evaluate` measured in docs/comparison.md and docs/results.
+"""Put what `repulse evaluate` measured in the README, docs/comparison.md and docs/results.
 
 repulse evaluate --network resnet20 && repulse evaluate --network lenet && python benchmarks/comparison.py
 """
@@ -66,6 +66,40 @@ def table_of(rows: Rows, view: str, columns: dict[str, Column]) -> Table:
     return table
 
 
+SHORT = (
+    ("MAP", ""),
+    ("Energy", ""),
+    ("KNN", ""),
+    ("ViM", ""),
+    ("DDU", ""),
+    ("SNGP", ""),
+    ("LL-Laplace", ""),
+    ("outlier exposure", "synthetic images"),
+    ("discriminator", "synthetic images"),
+    ("LL-E", ""),
+    ("fs-RLL-E", "synthetic images"),
+    ("repulse", "synthetic images"),
+    ("outlier exposure", "Tiny ImageNet"),
+    ("discriminator", "Tiny ImageNet"),
+    ("repulse", "Tiny ImageNet"),
+)
+
+
+def short(rows: Rows) -> Table:
+    """What people use now beside ours, on both kinds of features: for the README."""
+    columns = [
+        column
+        for view in ("last", "taps")
+        for column in (Column(f"ECE, {view}", 2, "lower"), Column(f"AUROC, {view}", 1, "higher"))
+    ]
+    table = Table("method", columns)
+    for method, repulsion in SHORT:
+        seeds = [rows[method, repulsion, view, ""] for view in VIEWS]
+        values = [[figures[seed][key] for figures in seeds for key in ("ece", "mean auroc")] for seed in seeds[0]]
+        table.add(f"{method}, {repulsion}" if repulsion else method, values)
+    return table
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--results", type=Path, default=Path("evaluation"), help="folder that was written to")
@@ -77,6 +111,8 @@ def main() -> None:
         rows = read(folder / "results.csv")
         tables = [table_of(rows, view, columns) for view in VIEWS]
         insert(ROOT / "docs" / "comparison.md", place, "\n\n".join(table.markdown() for table in tables))
+        if place == "cifar":
+            insert(ROOT / "README.md", "methods", short(rows).markdown())
         for name in ("results.csv", "tables.md"):
             write_whole(ROOT / "docs" / "results" / f"{problem}{Path(name).suffix}", (folder / name).read_text())
         best = max(rows, key=lambda row: statistics.fmean(f[MAIN[place]] for f in rows[row].values()))

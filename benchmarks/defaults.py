@@ -57,6 +57,7 @@ VARIANTS: dict[str, Recipe] = {
 FACTORS = {"strength x 0.3": 0.3, "strength x 3": 3.0, "strength x 10": 10.0}
 LEFT_OUT = {
     "clinc": {
+        "default, layers last",
         "tap_scale 0.1",
         "compare jointly",
         "fs-RLL-E with the paper's training",
