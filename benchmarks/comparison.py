@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import argparse
 import csv
-import statistics
+import sys
 from pathlib import Path
 
 from repulse.files import write_whole
@@ -15,7 +15,7 @@ from repulse.report import Column, Table
 from tables import ROOT, insert
 
 RANKS = ("Tiny ImageNet", "textures", "noise", "mean")
-CIFAR = {
+COLUMNS = {
     "accuracy": Column("accuracy", 2, "higher"),
     "nll": Column("NLL", 3, "lower"),
     "ece": Column("ECE", 2, "lower"),
@@ -26,18 +26,7 @@ CIFAR = {
     "fit_seconds": Column("fit, s", 1),
     "milliseconds": Column("ms per 1000", 1),
 }
-DIRTY = {
-    "accuracy": Column("accuracy", 2, "higher"),
-    "nll": Column("NLL", 3, "lower"),
-    "ece": Column("ECE", 2, "lower"),
-    "clean ambiguous": Column("clean/ambiguous", 1, "higher"),
-    "clean mean": Column("clean/OOD", 1, "higher"),
-    "ambiguous mean": Column("ambiguous/OOD", 1, "higher"),
-    "fit_seconds": Column("fit, s", 1),
-    "milliseconds": Column("ms per 1000", 1),
-}
-PROBLEMS = {"cifar": ("cifar10-resnet20", CIFAR), "dirty": ("dirty-mnist-lenet", DIRTY)}
-MAIN = {"cifar": "mean auroc", "dirty": "ambiguous mean"}
+PROBLEM = "cifar10-resnet20"
 VIEWS = {"last": "last", "auto": "with taps"}
 
 Rows = dict[tuple[str, str, str, str], dict[str, dict[str, float]]]
@@ -54,14 +43,14 @@ def read(path: Path) -> Rows:
     return rows
 
 
-def table_of(rows: Rows, view: str, columns: dict[str, Column]) -> Table:
-    table = Table(VIEWS[view], list(columns.values()))
+def table_of(rows: Rows, view: str) -> Table:
+    table = Table(VIEWS[view], list(COLUMNS.values()))
     for (method, repulsion, layers, oracle), seeds in rows.items():
         if layers == view:
             name = f"{method}, {repulsion}" if repulsion else method
             name += f" (oracle: {oracle})" if oracle else ""
-            marked = range(len(columns)) if oracle else ()
-            table.add(name, [[figures[key] for key in columns] for figures in seeds.values()], marked)
+            marked = range(len(COLUMNS)) if oracle else ()
+            table.add(name, [[figures[key] for key in COLUMNS] for figures in seeds.values()], marked)
     return table
 
 
@@ -102,21 +91,15 @@ def short(rows: Rows) -> Table:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--results", type=Path, default=Path("evaluation"), help="folder that was written to")
-    arguments = parser.parse_args()
-    for place, (problem, columns) in PROBLEMS.items():
-        folder = arguments.results / problem
-        if not (folder / "results.csv").is_file():
-            print(f"{folder / 'results.csv'} is not there: `repulse evaluate` makes it.")
-            continue
-        rows = read(folder / "results.csv")
-        tables = [table_of(rows, view, columns) for view in VIEWS]
-        insert(ROOT / "docs" / "comparison.md", place, "\n\n".join(table.markdown() for table in tables))
-        if place == "cifar":
-            insert(ROOT / "README.md", "methods", short(rows).markdown())
-        for name in ("results.csv", "tables.md"):
-            write_whole(ROOT / "docs" / "results" / f"{problem}{Path(name).suffix}", (folder / name).read_text())
-        best = max(rows, key=lambda row: statistics.fmean(f[MAIN[place]] for f in rows[row].values()))
-        print(f"{problem}: {len(rows)} rows; best by {MAIN[place]}: {', '.join(part for part in best if part)}")
+    folder = parser.parse_args().results / PROBLEM
+    if not (folder / "results.csv").is_file():
+        sys.exit(f"{folder / 'results.csv'} is not there: run `repulse evaluate` first.")
+    rows = read(folder / "results.csv")
+    tables = [table_of(rows, view) for view in VIEWS]
+    insert(ROOT / "docs" / "comparison.md", "cifar", "\n\n".join(table.markdown() for table in tables))
+    insert(ROOT / "README.md", "methods", short(rows).markdown())
+    for name in ("results.csv", "tables.md"):
+        write_whole(ROOT / "docs" / "results" / f"{PROBLEM}{Path(name).suffix}", (folder / name).read_text())
 
 
 if __name__ == "__main__":

@@ -117,14 +117,15 @@ def _measure_cifar(trial: Trial) -> dict[str, float]:
     for here, outside in _folds(trial, torch.arange(len(test)), targets):
         people = None if human is None else human[here]
         found = evaluate(trial.method, (test[here], targets[here]), outside, human=people, progress=False)
-        parts.append((_mixture(trial.method.predict(test[here])), targets[here]))
+        if not bool(here.all()):
+            parts.append((_mixture(trial.method.predict(test[here])), targets[here]))
         one = {key: value if key in PLAIN else 100 * value for key, value in found.id.items()}
         for name, values in found.ood.items():
             one |= {f"{name} {key}": 100 * value for key, value in values.items()}
         for key in ("auroc", "fpr95"):
             one[f"mean {key}"] = 100 * sum(values[key] for values in found.ood.values()) / len(found.ood)
         figures.append(one)
-    return {**mean_of(figures), **_calibration(parts)}
+    return {**mean_of(figures), **(_calibration(parts) if parts else {})}
 
 
 def _cifar_columns(images: Images) -> dict[str, dict[str, Column]]:
