@@ -15,9 +15,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from tqdm import tqdm
 
+from repulse import data as sets_of
 from repulse import repulsion
 from repulse.backbone import Backbone, split
-from repulse.data.images import cifar10, normalise, textures, tiny_imagenet
+from repulse.data.images import normalise
 from repulse.data.mnist import blend, fashion_mnist, mnist, notmnist
 from repulse.files import write_whole
 from repulse.networks.lenet import LeNet
@@ -62,16 +63,16 @@ def some(images: Tensor, count: int = 10_000) -> Tensor:
 def cifar(root: Path) -> Data:
     """CIFAR-10 with the published ResNet-20."""
     network = load_published(root / "weights" / "resnet20-12fca82f.th")
-    images, labels = cifar10(root, "train")
-    test, test_labels = cifar10(root, "test")
+    images, labels = sets_of.load("cifar10", "train", root).labelled
+    test, test_labels = sets_of.load("cifar10", "test", root).labelled
     backbone = split(network, normalise(images[:4], MEAN, STD), layers="auto")
     noise = torch.randint(256, (5000, 3, 32, 32), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
     sets = {
         "train": images,
         "test": test,
-        "natural": tiny_imagenet(root, "repulsion"),
-        "Tiny ImageNet": tiny_imagenet(root, "evaluation"),
-        "textures": textures(root),
+        "natural": sets_of.load("tiny-imagenet", "repulsion", root).images,
+        "Tiny ImageNet": sets_of.load("tiny-imagenet", "evaluation", root).images,
+        "textures": sets_of.load("dtd", "ten-classes", root).images,
         "noise": noise,
     }
     features = {name: through(backbone, x, MEAN, STD) for name, x in sets.items()}

@@ -23,7 +23,8 @@ from tqdm import tqdm
 import repulse
 from repulse import FS_RLL_E, LL_E, RLL_E, ClassPrediction, DataError, Prediction, Recipe, metrics, repulsion
 from repulse.backbone import Backbone, split
-from repulse.data.images import cifar10, normalise, textures, tiny_imagenet
+from repulse.data import load
+from repulse.data.images import normalise
 from repulse.files import write_whole
 from repulse.networks.resnet_cifar import MEAN, STD, load_published
 from repulse.report import Column, Table
@@ -74,15 +75,16 @@ def main() -> None:
     root = Path(os.environ["REPULSE_DATA"])
 
     try:
-        images, labels = cifar10(root, "train")
+        images, labels = load("cifar10", "train", root).labelled
     except DataError as error:
         sys.exit(str(error))
     network = load_published(root / "weights" / "resnet20-12fca82f.th")
-    test_images, test_labels = cifar10(root, "test")
+    test_images, test_labels = load("cifar10", "test", root).labelled
     backbone = split(network, normalise(images[:4], MEAN, STD), layers="auto")
     train, test = through(backbone, images), through(backbone, test_images)
     noise = torch.randint(256, (5000, 3, 32, 32), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
-    outside = [through(backbone, x) for x in (tiny_imagenet(root, "evaluation"), textures(root), noise)]
+    foreign = load("tiny-imagenet", "evaluation", root).images, load("dtd", "ten-classes", root).images, noise
+    outside = [through(backbone, x) for x in foreign]
 
     some = images[torch.randperm(len(images), generator=torch.Generator().manual_seed(0))[:SAMPLES]]
     leaves = repulsion.Mixture([repulsion.DeadLeaves(), repulsion.PhaseScramble()])
@@ -92,7 +94,7 @@ def main() -> None:
         "16 patches": through(backbone, some, repulsion.PatchShuffle(16)),
         "dead leaves + phase scramble": through(backbone, some, leaves),
         "synthetic images": through(backbone, some, repulsion.SyntheticImages()),
-        "100 other Tiny ImageNet classes": through(backbone, tiny_imagenet(root, "repulsion")),
+        "100 other Tiny ImageNet classes": through(backbone, load("tiny-imagenet", "repulsion", root).images),
     }
     rows = {"LL-E": ("nowhere", LL_E), "RLL-E": ("nowhere", RLL_E)}
     rows |= {f"fs-RLL-E, {name}": (name, FS_RLL_E) for name in where if name not in ("nowhere", "synthetic images")}

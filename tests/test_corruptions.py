@@ -9,8 +9,9 @@ import pytest
 import torch
 from PIL import Image
 
+from repulse.data import load
 from repulse.data.corruptions import KINDS, SEVERITIES, corrupt, corrupted
-from repulse.data.images import cifar10, normalise
+from repulse.data.images import normalise
 from repulse.errors import DataError, RecipeError
 from repulse.networks.resnet_cifar import MEAN, STD, load_published
 
@@ -325,7 +326,7 @@ def test_published_files_are_read_where_they_are(folder):
     assert images.dtype == torch.uint8
     assert labels.tolist() == [3, 8, 8, 0]
     images, labels, official = corrupted(folder, "snow", 2)
-    clean, truth = cifar10(folder, "test")
+    clean, truth = load("cifar10", "test", folder).labelled
     assert not official
     assert torch.equal(images, corrupt(clean, "snow", 2))
     assert torch.equal(labels, truth)
@@ -355,7 +356,7 @@ def test_published_files_that_are_not_right_are_refused(folder):
 @pytest.mark.data
 def test_a_published_network_suffers_as_the_literature_says(data_root):
     network = load_published(data_root / "weights" / "resnet20-12fca82f.th")
-    images, labels = (part[:200] for part in cifar10(data_root, "test"))
+    images, labels = (part[:200] for part in load("cifar10", "test", data_root).labelled)
 
     @torch.no_grad()
     def accuracy(pictures):

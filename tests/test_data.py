@@ -31,7 +31,7 @@ from repulse import data
 from repulse.data import download, registry, toys
 from repulse.data import fetch as command
 from repulse.data.fetch import REMOTES, Remote, fetch, missing
-from repulse.data.images import cifar10, normalise, textures, tiny_imagenet
+from repulse.data.images import normalise
 from repulse.data.mnist import blend, fashion_mnist, mnist, notmnist
 from repulse.data.pickles import read_pickle
 from repulse.data.text import clinc150
@@ -153,8 +153,16 @@ def test_what_cannot_be_had_says_where_it_was_looked_for(server, tmp_path):
     _, url = server
     with pytest.raises(DataError, match=rf"{url}/none.*404"):
         fetch(Remote("none", f"{url}/none", {"none": ""}), tmp_path / "d", progress=False)
-    with pytest.raises(DataError, match=r"test_batch\.bin.*make data"):
-        cifar10(tmp_path, "test")
+    with pytest.raises(DataError, match=r"test_batch\.bin.*download=True"):
+        data.load("cifar10", "test", tmp_path)
+
+
+def test_what_is_not_there_is_not_given(tmp_path):
+    texts = data.DataSet("texts", "train", ["a", "b"])
+    with pytest.raises(DataError, match="texts to be one of images or numbers, but got texts"):
+        _ = texts.images
+    with pytest.raises(DataError, match="noise to be one with targets, but got none in 'evaluation'"):
+        _ = data.load("noise", "evaluation").labelled
 
 
 def test_a_truncated_archive_is_refused(server, tmp_path):
@@ -185,7 +193,7 @@ def test_cifar10_binary_layout(tmp_path):
     rows = np.random.default_rng(0).integers(0, 256, (4, 3073), dtype=np.uint8)
     rows[:, 0] = [3, 1, 4, 1]
     rows.tofile(folder / "test_batch.bin")
-    images, labels = cifar10(tmp_path, "test")
+    images, labels = data.load("cifar10", "test", tmp_path).labelled
     assert labels.tolist() == [3, 1, 4, 1]
     assert images.shape == (4, 3, 32, 32)
     assert images[2, 1, 0, 5] == rows[2, 1 + 1024 + 5]  # red plane, then green
@@ -198,10 +206,10 @@ def test_tiny_imagenet_halves_share_no_class(tmp_path):
     images[:, 0, 0, 0] = np.arange(200)[::-1]
     np.savez(tmp_path / "files/tiny_imagenet_val_32x32.npz", x=images, wnid=names)
     np.savez(tmp_path / "files/dtd_10_classes_32x32.npz", x=images[:7], texture=names[:7])
-    repulsion, evaluation = (tiny_imagenet(tmp_path, part) for part in ("repulsion", "evaluation"))
+    repulsion, evaluation = (data.load("tiny-imagenet", part, tmp_path).images for part in ("repulsion", "evaluation"))
     assert sorted(repulsion[:, 0, 0, 0].tolist()) == list(range(100))
     assert sorted(evaluation[:, 0, 0, 0].tolist()) == list(range(100, 200))
-    assert textures(tmp_path).shape == (7, 3, 32, 32)
+    assert data.load("dtd", "ten-classes", tmp_path).images.shape == (7, 3, 32, 32)
 
 
 def test_normalise():
@@ -918,11 +926,9 @@ def test_textures_by_partition_all_and_ten_classes(tmp_path):
     assert test.targets.tolist() == list(range(12))
     assert len(data.load("dtd", "all", tmp_path)) == 24
     assert data.load("dtd", "ten-classes", tmp_path).targets.tolist() == [i // 2 for i in range(20)]
-    assert torch.equal(textures(tmp_path), data.load("dtd", "ten-classes", tmp_path).inputs)
     (tmp_path / "files").mkdir()
     np.savez(tmp_path / "files/dtd_10_classes_32x32.npz", x=bytes_of(2, 32, 32, 3), texture=np.array(["b", "a"]))
     assert len(data.load("dtd", "ten-classes", tmp_path)) == 20  # the publisher's
-    assert len(textures(tmp_path)) == 2  # as ever
     (tmp_path / "dtd").rename(tmp_path / "elsewhere")
     assert data.load("dtd", "ten-classes", tmp_path).targets.tolist() == [1, 0]
 
@@ -975,7 +981,6 @@ def test_tiny_imagenet_folders(tmp_path):
     assert repulsion.classes == tuple(names[:100])
     assert evaluation.classes == tuple(names[100:])
     assert sorted(evaluation.inputs[:, 0, 0, 0].tolist()) == list(range(100, 200))
-    assert torch.equal(tiny_imagenet(tmp_path, "evaluation"), evaluation.inputs)
     picture(root / "val/images/val_0.png", plain(0, 64, 64))
     write(tmp_path, "tiny-imagenet-200/val/val_annotations.txt", lines[0])
     with pytest.raises(DataError, match="of 200 classes, to be halved, but got 1 classes"):
@@ -1092,7 +1097,6 @@ def test_real_sets_have_their_counts_shapes_and_labels(data_root, name, split, c
 
 @pytest.mark.data
 def test_real_sets_agree_with_the_plain_readers(data_root):
-    assert torch.equal(data.load("cifar10", "test", data_root).inputs, cifar10(data_root, "test")[0])
     assert torch.equal(data.load("fashion-mnist", "test", data_root).targets, fashion_mnist(data_root, "test")[1])
     people = data.load("cifar10h", "test", data_root)
     assert (people.soft.argmax(dim=1) == people.targets).float().mean() > 0.98

@@ -174,16 +174,17 @@ def test_the_public_surface_is_what_it_says():
 @pytest.mark.data
 def test_published_resnet20_on_cifar10(data_root):
     """Accuracy of the published weights, and a better ranking of unseen natural images after retrofitting."""
-    from repulse.data.images import cifar10, normalise, tiny_imagenet
+    from repulse.data import load
+    from repulse.data.images import normalise
     from repulse.networks.resnet_cifar import MEAN, STD, load_published
 
     network = load_published(data_root / "weights" / "resnet20-12fca82f.th")
-    test, labels = cifar10(data_root, "test")
+    test, labels = load("cifar10", "test", data_root).labelled
     inside = normalise(test, MEAN, STD)
-    images, targets = cifar10(data_root, "train")
+    images, targets = load("cifar10", "train", data_root).labelled
     batches = [(normalise(images[i : i + 500], MEAN, STD), targets[i : i + 500]) for i in range(0, 10_000, 500)]
     ensemble = retrofit(network, batches, recipe=Recipe(repulsion_samples=4000), progress=False)
-    outside = normalise(tiny_imagenet(data_root, "evaluation")[:2000], MEAN, STD)
+    outside = normalise(load("tiny-imagenet", "evaluation", data_root).images[:2000], MEAN, STD)
     with torch.no_grad():
         logits, foreign = network(inside), network(outside)
     accuracy = logits.argmax(dim=1).eq(labels).float().mean()

@@ -82,6 +82,20 @@ class DataSet:
         targets, soft = (None if value is None else value[rows] for value in (self.targets, self.soft))
         return replace(self, inputs=inputs, targets=targets, soft=soft)
 
+    @property
+    def images(self) -> Tensor:
+        """The inputs, which must be a tensor."""
+        if not isinstance(self.inputs, Tensor):
+            raise DataError(expected(f"the data set {self.name}", "one of images or numbers", "texts"))
+        return self.inputs
+
+    @property
+    def labelled(self) -> tuple[Tensor, Tensor]:
+        """The images and their targets, which must be there."""
+        if self.targets is None:
+            raise DataError(expected(f"the data set {self.name}", "one with targets", f"none in {self.split!r}"))
+        return self.images, self.targets
+
     def normalised(self) -> Tensor:
         """The images as floats, in the normalisation that networks for this set expect."""
         if not isinstance(self.inputs, Tensor) or not self.mean:

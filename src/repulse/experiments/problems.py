@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from repulse import metrics
 from repulse.baselines import DeepEnsemble, Method, RepulsiveDeepEnsemble
-from repulse.data import DataSet, load
+from repulse.data import load
 from repulse.data.dirty_mnist import ambiguous_mnist, dirty_mnist
 from repulse.evaluation import evaluate
 from repulse.experiments.bench import Bench, Images
@@ -44,15 +44,15 @@ def cifar10(root: Path, keep: Path | None, depth: int = 20, progress: bool = Tru
     """CIFAR-10 with a published network."""
     training, test = load("cifar10", "train", root), load("cifar10h", "test", root)
     images = Images(
-        *_labelled(training),
-        *_labelled(test),
+        *training.labelled,
+        *test.labelled,
         outside={
-            "Tiny ImageNet": _images("tiny-imagenet", "evaluation", root),
-            "textures": _images("dtd", "ten-classes", root),
-            "noise": _images("noise", "evaluation", root),
+            "Tiny ImageNet": load("tiny-imagenet", "evaluation", root).images,
+            "textures": load("dtd", "ten-classes", root).images,
+            "noise": load("noise", "evaluation", root).images,
         },
         repulsion={
-            NATURAL: _images("tiny-imagenet", "repulsion", root),
+            NATURAL: load("tiny-imagenet", "repulsion", root).images,
             SYNTHETIC: SyntheticImages(),
             "training data": TrainingData(),
             "16 patches": PatchShuffle(16),
@@ -148,13 +148,13 @@ def _cifar_columns(images: Images) -> dict[str, dict[str, Column]]:
 def dirty_mnist_lenet(root: Path, keep: Path, progress: bool = True) -> Problem:
     """DirtyMNIST with LeNets trained here, one a seed."""
     training, test = dirty_mnist(root, "train", progress=progress), ambiguous_mnist(root, "test", progress=progress)
-    clean, clean_targets = _labelled(load("mnist", "test", root))
+    clean, clean_targets = load("mnist", "test", root).labelled
     sets = {
-        "KMNIST": _images("kmnist", "test", root),
-        "FashionMNIST": _images("fashion-mnist", "test", root),
-        "Omniglot": _images("omniglot", "evaluation", root),
+        "KMNIST": load("kmnist", "test", root).images,
+        "FashionMNIST": load("fashion-mnist", "test", root).images,
+        "Omniglot": load("omniglot", "evaluation", root).images,
     }
-    letters = _images("notmnist", "all", root)
+    letters = load("notmnist", "all", root).images
     images = Images(
         training.images,
         training.targets,
@@ -245,18 +245,6 @@ def _dirty_columns(sets: dict[str, Tensor]) -> dict[str, dict[str, Column]]:
     }
     kinds = ("clean", "ambiguous")
     return {"summary": main, "AUROC": {f"{k} {s}": Column(f"{k}/{s}", 1, "higher") for k in kinds for s in sets}}
-
-
-def _labelled(data: DataSet) -> tuple[Tensor, Tensor]:
-    assert isinstance(data.inputs, Tensor)
-    assert data.targets is not None
-    return data.inputs, data.targets
-
-
-def _images(name: str, part: str, root: Path) -> Tensor:
-    inputs = load(name, part, root).inputs
-    assert isinstance(inputs, Tensor)
-    return inputs
 
 
 PROBLEMS: dict[str, Callable[[Path, Path, bool], Problem]] = {

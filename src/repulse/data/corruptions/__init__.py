@@ -13,7 +13,8 @@ import torch
 from torch import Generator, Tensor
 
 from repulse.data.corruptions import blur, digital, noise, weather
-from repulse.data.images import cifar10, existing
+from repulse.data.images import existing
+from repulse.data.registry import load
 from repulse.errors import DataError, RecipeError, check_choice, expected
 
 _FUNCTIONS = {
@@ -88,7 +89,7 @@ def corrupted(root: str | Path, kind: str, severity: int) -> tuple[Tensor, Tenso
     _check_choice_of(kind, severity)
     if (Path(root) / f"CIFAR-10-C/{kind}.npy").is_file():
         return *_published(root, kind, severity), True
-    images, labels = cifar10(root, "test")
+    images, labels = load("cifar10", "test", root).labelled
     return corrupt(images, kind, severity), labels, False
 
 
