@@ -10,6 +10,8 @@
 """
 
 from repulse import functional, metrics, repulsion
+from repulse.acquire import Acquisition, ActiveLearning, acquire
+from repulse.batchbald import batchbald
 from repulse.checkpoint import load
 from repulse.ensemble import Ensemble
 from repulse.errors import (
@@ -39,6 +41,8 @@ __all__ = [
     "LL_E",
     "PAPER_TRAINING",
     "RLL_E",
+    "Acquisition",
+    "ActiveLearning",
     "BackboneError",
     "CacheError",
     "CacheWarning",
@@ -59,6 +63,8 @@ __all__ = [
     "RepulseError",
     "RepulsionError",
     "__version__",
+    "acquire",
+    "batchbald",
     "evaluate",
     "fit_heads",
     "fit_networks",
