@@ -18,7 +18,8 @@ from repulse.errors import (
 )
 from repulse.particles.heads import Heads, Networks, Particles
 from repulse.particles.history import warn_about
-from repulse.particles.optimise import DivergedError, Problem, optimise
+from repulse.particles.optimise import DivergedError, optimise
+from repulse.particles.problem import Problem, as_it_is
 from repulse.particles.scaling import CHUNK, Scaling
 from repulse.particles.tasks import Classification, Regression, Task
 from repulse.recipe import Recipe, check_recipe
@@ -92,7 +93,7 @@ def fit_heads(
     prepare: Callable[[Tensor], Tensor] = scaling
     if len(features) * scaling.columns <= READY:
         features, far = _scaled(features, scaling), None if far is None else _scaled(far, scaling)
-        prepare = _as_it_is
+        prepare = as_it_is
     if isinstance(training, Regression):
         left = _regress(heads, features, prepare, y)
         training = heads.task = replace(training, log_variance=left)
@@ -141,16 +142,12 @@ def fit_networks(
     targets, task = _check_targets(targets, len(inputs), recipe, classes)
     particles = Networks(networks, task)
     targets = targets.to(inputs.device, torch.int64) if isinstance(task, Classification) else targets.to(inputs)
-    _run(particles, Problem(inputs, targets, repulsion_inputs, _as_it_is, task), recipe, progress)
+    _run(particles, Problem(inputs, targets, repulsion_inputs, as_it_is, task), recipe, progress)
     return particles
 
 
 def _scaled(features: Tensor, scaling: Scaling) -> Tensor:
     return torch.cat([scaling(part) for part in features.split(CHUNK)])
-
-
-def _as_it_is(batch: Tensor) -> Tensor:
-    return batch
 
 
 def _run(particles: Particles, problem: Problem, recipe: Recipe, progress: bool, finish=lambda: None) -> None:
@@ -211,15 +208,16 @@ def _regress(heads: Heads, features: Tensor, prepare: Callable[[Tensor], Tensor]
     y = y.cpu().double()
     parts = list(zip(features.split(CHUNK), y.split(CHUNK), strict=True))
     scaled = ((prepare(part).cpu().double(), target) for part, target in parts)
-    gram = 1e-4 * torch.eye(heads.features, dtype=torch.float64)
+    gram = torch.zeros(heads.features, heads.features, dtype=torch.float64)
     cross = torch.zeros(heads.features, dtype=torch.float64)
     for x, target in scaled:
         gram += x.T @ x / len(y)
         cross += x.T @ target / len(y)
-    solution = torch.linalg.solve(gram, cross)
+    ridged = gram + 1e-4 * torch.eye(heads.features, dtype=torch.float64)
+    solution = torch.linalg.solve(ridged, cross)
     if len(heads.weights) == 1:
         means = heads.weight[:, 0].cpu().double()
-        heads.weight[:, 0] += torch.linalg.solve(gram, cross.unsqueeze(1) - gram @ means.T).T.to(heads.weight)
+        heads.weight[:, 0] += torch.linalg.solve(ridged, cross.unsqueeze(1) - gram @ means.T).T.to(heads.weight)
         heads.bias[:, 0] = 0.0
     left = y.square().mean() - 2 * cross @ solution + solution @ gram @ solution
     return float(left.clamp_min(1e-8).log())

@@ -159,11 +159,15 @@ def gaussian_process_prior(
     with covariance `C = std^2 (P P^T + 1)`, independently for each class; the loss is `sum_ik f_ik^T C^-1 f_ik / 2`.
     `C` has rank at most d + 1, so its diagonal gets a jitter of 1e-3 of its mean.
     """
-    features = features.detach().to(outputs.dtype)
-    covariance = std**2 * (features @ features.T + 1)
-    jitter = 1e-3 * covariance.diagonal().mean()
-    factor = torch.linalg.cholesky(
-        covariance + jitter * torch.eye(len(features), dtype=features.dtype, device=features.device)
-    )
+    factor = prior_factor(features.detach().to(outputs.dtype), std)
     columns = outputs.transpose(0, 1).flatten(start_dim=1)  # (B, n K)
     return 0.5 * (columns * torch.cholesky_solve(columns, factor)).sum()
+
+
+def prior_factor(features: Float[Tensor, "B d"], std: float) -> Float[Tensor, "B B"]:
+    """Cholesky factor of the covariance of `gaussian_process_prior`."""
+    covariance = std**2 * (features @ features.T + 1)
+    jitter = 1e-3 * covariance.diagonal().mean()
+    return torch.linalg.cholesky(
+        covariance + jitter * torch.eye(len(features), dtype=features.dtype, device=features.device)
+    )

@@ -16,6 +16,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -56,11 +57,11 @@ class Pairs:
         ]
         return torch.cat(rows, dim=-2)
 
-    @property
-    def mean_off_diagonal(self) -> Float[Tensor, ""]:
-        """Mean kernel value between different particles; near 0 they do not feel each other, near 1 they coincide."""
-        n = self.count
-        return (self.k.sum(dim=(-1, -2)).mean() - n) / max(n * (n - 1), 1)
+
+def mean_off_diagonal(k: Float[Tensor, "*S n n"]) -> Float[Tensor, ""]:
+    """Mean kernel value between different particles; near 0 they do not feel each other, near 1 they coincide."""
+    n = k.shape[-1]
+    return (k.sum(dim=(-1, -2)).mean() - n) / max(n * (n - 1), 1)
 
 
 def evaluate(x: Float[Tensor, "*S n p"], kernel: str, bandwidth: str | float) -> Pairs:
@@ -75,10 +76,7 @@ def evaluate(x: Float[Tensor, "*S n p"], kernel: str, bandwidth: str | float) ->
     x = x if x.dtype == torch.float64 else x.float()
     n, p = x.shape[-2:]
     squared = kernel in ("rbf", "imq")
-    if kernel == "laplace":
-        distance = torch.cdist(x, x, p=1)
-    else:  # direct differences: the expansion |x|^2 - 2xy + |y|^2 loses all digits when particles are close
-        distance = torch.cdist(x, x, compute_mode="donot_use_mm_for_euclid_dist")
+    distance = _distances(x, 1.0 if kernel == "laplace" else 2.0)
     if squared:
         distance = distance.square()
 
@@ -106,14 +104,49 @@ def evaluate(x: Float[Tensor, "*S n p"], kernel: str, bandwidth: str | float) ->
     return Pairs(x, k, h, felt * slope, signed=kernel == "laplace")
 
 
+def _distances(x: Float[Tensor, "*S n p"], norm: float) -> Float[Tensor, "*S n n"]:
+    """By direct differences: the expansion |x|^2 - 2xy + |y|^2 loses all digits when particles are close."""
+    if x.ndim > 2 or len(x) == 1:
+        return torch.cdist(x, x, p=norm, compute_mode="donot_use_mm_for_euclid_dist")
+    distance = x.new_zeros(len(x), len(x))
+    first, second = torch.triu_indices(len(x), len(x), offset=1, device=x.device)
+    distance[first, second] = distance[second, first] = torch.pdist(x.contiguous(), p=norm)
+    return distance
+
+
 def _median(distance: Float[Tensor, "*S n n"], *, include_diagonal: bool) -> Float[Tensor, "*S"]:
     """True median (mean of the two middle values) of the pairwise distances; 0 for one particle."""
     n = distance.shape[-1]
-    if not include_diagonal and n > 1:
-        upper = torch.triu_indices(n, n, offset=1, device=distance.device)
-        values = distance[..., upper[0], upper[1]]
+    if n == 1:
+        return distance[..., 0, 0]
+    upper = torch.triu_indices(n, n, offset=1, device=distance.device)
+    pairs = distance[..., upper[0], upper[1]]
+    return median_of_pairs(pairs.movedim(-1, 0), n, include_diagonal=include_diagonal)
+
+
+def median_of_pairs(distance: Float[Tensor, "q ..."], n: int, *, include_diagonal: bool) -> Float[Tensor, "..."]:
+    """True median of the distances between n > 1 particles, from those of the n (n - 1) / 2 pairs."""
+    low, high = middle_ranks(n, include_diagonal=include_diagonal)
+    if distance.device.type == "cpu":  # numpy sorts many short columns several times faster
+        ordered = torch.from_numpy(np.sort(distance.numpy(), axis=0))
     else:
-        values = distance.flatten(start_dim=-2)
-    middle = (values.shape[-1] - 1) // 2, values.shape[-1] // 2
-    ordered = values.sort(dim=-1).values
-    return (ordered[..., middle[0]] + ordered[..., middle[1]]) / 2
+        ordered = distance.sort(dim=0).values
+    return ordered[high] / 2 if low < 0 else (ordered[low] + ordered[high]) / 2
+
+
+def middle_ranks(n: int, *, include_diagonal: bool) -> tuple[int, int]:
+    """Ranks among the distances of all pairs of the two whose mean is the median; -1 stands for a zero.
+
+    With the diagonal it is the median of n zeros and every pair twice, which puts the value of rank t among all n^2 at
+    rank `(t - n) // 2` among the pairs.
+
+    Examples:
+        >>> middle_ranks(10, include_diagonal=True), middle_ranks(10, include_diagonal=False)
+        ((19, 20), (22, 22))
+        >>> middle_ranks(2, include_diagonal=True)
+        (-1, 0)
+    """
+    if include_diagonal:
+        return ((n * n - 1) // 2 - n) // 2, (n * n // 2 - n) // 2
+    pairs = n * (n - 1) // 2
+    return (pairs - 1) // 2, pairs // 2

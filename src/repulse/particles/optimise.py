@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,10 +11,12 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
+from repulse.particles.closed import Closed, has_closed_form
 from repulse.particles.forces import gaussian_process_prior, mix_driving, repel
 from repulse.particles.heads import Particles
 from repulse.particles.history import Epoch
-from repulse.particles.kernels import Pairs
+from repulse.particles.kernels import Pairs, mean_off_diagonal
+from repulse.particles.problem import Measured, Problem, Taken
 from repulse.particles.tasks import Task
 from repulse.recipe import Recipe
 
@@ -42,27 +44,10 @@ class Forces:
     repulsion_outputs: Tensor | None
 
 
-@dataclass(frozen=True)
-class Problem:
-    """Everything the loop needs besides the particles.
-
-    Attributes:
-        x: training features (or inputs), `(N, ...)`.
-        y: targets in the units of `task`.
-        repulsion: features (or inputs) on which to repel, or None.
-        prepare: applied to each batch before the particles see it (scaling of features).
-        task: likelihood in those units.
-    """
-
-    x: Tensor
-    y: Tensor
-    repulsion: Tensor | None
-    prepare: Callable[[Tensor], Tensor]
-    task: Task
-
-
-def optimise(particles: Particles, problem: Problem, recipe: Recipe, progress: bool) -> tuple[Epoch, ...]:
-    """Fit the particles in place.
+def optimise(
+    particles: Particles, problem: Problem, recipe: Recipe, progress: bool, *, autograd: bool = False
+) -> tuple[Epoch, ...]:
+    """Fit the particles in place: in closed form where there is one, unless `autograd` is asked for.
 
     Raises:
         DivergedError: when the loss or a parameter is no longer finite; the particles are then as after the last good
@@ -70,9 +55,11 @@ def optimise(particles: Particles, problem: Problem, recipe: Recipe, progress: b
     """
     steps = max(len(problem.x) // recipe.batch_size, 1)
     epochs = recipe.epochs or max(LEAST_EPOCHS, math.ceil(LEAST_STEPS / steps))
-    loop = _Loop(particles, problem, recipe, steps, steps * epochs)
+    closed = not autograd and has_closed_form(particles)
+    stepper = Closed(particles, problem, recipe) if closed else Autograd(particles, problem, recipe)  # pyright: ignore
+    loop = _Loop(stepper, particles.count, problem, recipe, steps, steps * epochs)
     history: list[Epoch] = []
-    good = _snapshot(particles)
+    good = {name: value.clone() for name, value in particles.state_dict().items()}
     name = f"fitting {particles.count} heads"
     with tqdm(total=loop.total, desc=name, unit="step", delay=2.0, disable=not progress, leave=False) as bar:
         for epoch in range(epochs):
@@ -81,25 +68,25 @@ def optimise(particles: Particles, problem: Problem, recipe: Recipe, progress: b
             except torch.linalg.LinAlgError:  # pyright: ignore[reportPrivateImportUsage]
                 # ssge: NaN has no eigenvectors
                 record = None
-            if record is None or not bool(torch.stack([torch.isfinite(p).all() for p in loop.parameters]).all()):
+            if record is None or not _finite(particles):
                 particles.load_state_dict(good)
                 raise DivergedError(epoch + 1, epochs, tuple(history))
-            good = _snapshot(particles)
+            for kept, value in zip(good.values(), particles.state_dict().values(), strict=True):
+                kept.copy_(value)
             history.append(record)
             bar.set_postfix(epoch=f"{epoch + 1}/{epochs}", nll=f"{record.nll:.4f}", refresh=False)
     return tuple(history)
 
 
 class _Loop:
-    """Optimiser, batches and step counter of one fit."""
+    """Batches and step counter of one fit."""
 
-    def __init__(self, particles: Particles, problem: Problem, recipe: Recipe, steps: int, total: int) -> None:
-        self.particles, self.problem, self.recipe = particles, problem, recipe
+    def __init__(
+        self, stepper: Closed | Autograd, count: int, problem: Problem, recipe: Recipe, steps: int, total: int
+    ) -> None:
+        self.stepper, self.count, self.problem, self.recipe = stepper, count, problem, recipe
         self.steps, self.total, self.step = steps, total, 0
         self.strength = recipe.strength_for(getattr(problem.task, "classes", None))
-        self.parameters: list[Tensor] = list(particles.parameters())
-        fused = all(p.device.type in ("cpu", "cuda") for p in self.parameters)
-        self.optimizer = torch.optim.Adam(self.parameters, lr=recipe.lr, fused=fused)
         generator = torch.Generator().manual_seed(recipe.seed)
         device = problem.x.device
         self.batches = batches(len(problem.x), recipe.batch_size, generator, device)
@@ -111,37 +98,53 @@ class _Loop:
 
     def run_epoch(self, bar: tqdm[Any]) -> Epoch | None:
         """One pass over the training data; None if its loss is not finite."""
-        nll = torch.zeros((), device=self.problem.x.device)
-        repulsion = torch.zeros_like(nll)
+        nll, repulsion = 0.0, 0.0  # tensors, if the steps say tensors: then nothing waits for a device
         for step in range(1, self.steps + 1):
-            forces, ratio = self.take_step(measure=step == self.steps)
-            nll += forces.nll.detach().mean()
-            if forces.repulsion is not None:
-                repulsion += forces.repulsion.detach()
+            taken = self.take_step(measure=step == self.steps)
+            nll = nll + taken.nll
+            repulsion = repulsion + (0.0 if taken.repulsion is None else taken.repulsion)
             bar.update()
-        if not bool(torch.isfinite(nll + repulsion)):
+        if not math.isfinite(float(nll + repulsion)):
             return None
-        mean_repulsion = repulsion / (self.steps * self.particles.count)
-        return _record(self.problem.task, forces, nll / self.steps, mean_repulsion, ratio)  # pyright: ignore
+        none = taken.repulsion is None  # pyright: ignore[reportPossiblyUnboundVariable]
+        mean_repulsion = None if none else repulsion / (self.steps * self.count)
+        return _record(self.problem.task, taken.measured, nll / self.steps, mean_repulsion)  # pyright: ignore
 
-    def take_step(self, *, measure: bool) -> tuple[Forces, float | None]:
-        """One step of Adam; with `measure`, also the ratio of the two forces."""
-        recipe, problem = self.recipe, self.problem
-        progress = self.step / self.total
-        if recipe.decay == "cosine":
-            self.optimizer.param_groups[0]["lr"] = recipe.lr * 0.5 * (1 + math.cos(math.pi * progress))
+    def take_step(self, *, measure: bool) -> Taken:
+        """One step, at the learning rate and strength that are due."""
+        recipe, progress = self.recipe, self.step / self.total
+        lr = recipe.lr * 0.5 * (1 + math.cos(math.pi * progress)) if recipe.decay == "cosine" else recipe.lr
         strength = self.strength * ramp(recipe.schedule, progress)
-        batch = next(self.batches)
-        x, y = problem.prepare(problem.x[batch]), problem.y[batch]
-        r = None
-        if problem.repulsion is not None and self.repulsion_batches is not None:
-            r = problem.prepare(problem.repulsion[next(self.repulsion_batches)])
-        forces = compute_forces(self.particles, problem, recipe, x, y, r)
-        self.optimizer.zero_grad()
-        ratio = backward(self.particles, forces, strength, recipe, measure=measure)
-        self.optimizer.step()
+        away = None if self.repulsion_batches is None else next(self.repulsion_batches)
         self.step += 1
-        return forces, ratio
+        return self.stepper.step(next(self.batches), away, lr, strength, measure=measure)
+
+
+class Autograd:
+    """Takes steps of any particles, in place, by autograd of the written loss."""
+
+    def __init__(self, particles: Particles, problem: Problem, recipe: Recipe) -> None:
+        self.particles, self.problem, self.recipe = particles, problem, recipe
+        parameters = list(particles.parameters())
+        fused = all(p.device.type in ("cpu", "cuda") for p in parameters)
+        self.optimizer = torch.optim.Adam(parameters, lr=recipe.lr, fused=fused)
+
+    def step(self, batch: Tensor, away: Tensor | None, lr: float, strength: float, *, measure: bool) -> Taken:
+        """One step of Adam on the samples with the indices `batch` and the repulsion samples with `away`."""
+        problem = self.problem
+        x, y = problem.prepare(problem.x[batch]), problem.y[batch]
+        r = None if problem.repulsion is None or away is None else problem.prepare(problem.repulsion[away])
+        forces = compute_forces(self.particles, problem, self.recipe, x, y, r)
+        self.optimizer.zero_grad()
+        ratio = backward(self.particles, forces, strength, self.recipe, measure=measure)
+        self.optimizer.param_groups[0]["lr"] = lr
+        self.optimizer.step()
+        measured = None
+        if measure:
+            bandwidth, k = (None, None) if forces.pairs is None else (forces.pairs.bandwidth, forces.pairs.k)
+            measured = Measured(ratio, bandwidth, k, forces.outputs, forces.repulsion_outputs)
+        repulsion = None if forces.repulsion is None else forces.repulsion.detach()
+        return Taken(forces.nll.detach().mean(), repulsion, measured)
 
 
 def compute_forces(
@@ -227,18 +230,20 @@ def ramp(schedule: str, t: float) -> float:
 
 
 @torch.no_grad()
-def _record(task: Task, forces: Forces, nll: Tensor, repulsion: Tensor, ratio: float | None) -> Epoch:
-    elsewhere = forces.repulsion_outputs
+def _record(task: Task, last: Measured, nll: Tensor | float, repulsion: Tensor | float | None) -> Epoch:
+    elsewhere = last.repulsion_outputs
     return Epoch(
         nll=float(nll),
-        repulsion=None if forces.repulsion is None else float(repulsion),
-        force_ratio=ratio,
-        bandwidth=None if forces.pairs is None else float(forces.pairs.bandwidth.mean()),
-        kernel=None if forces.pairs is None else float(forces.pairs.mean_off_diagonal),
-        epistemic_train=float(task.predict(forces.outputs).epistemic.mean()),
+        repulsion=None if repulsion is None else float(repulsion),
+        force_ratio=last.ratio,
+        bandwidth=None if last.bandwidth is None else float(last.bandwidth.mean()),
+        kernel=None if last.k is None else float(mean_off_diagonal(last.k)),
+        epistemic_train=float(task.predict(last.outputs).epistemic.mean()),
         epistemic_repulsion=None if elsewhere is None else float(task.predict(elsewhere).epistemic.mean()),
     )
 
 
-def _snapshot(particles: Particles) -> dict[str, Tensor]:
-    return {name: value.clone() for name, value in particles.state_dict().items()}
+@torch.no_grad()
+def _finite(particles: Particles) -> bool:
+    """Whether all parameters are: zero times anything else is NaN, and one sum finds it several times faster."""
+    return bool(torch.stack([(0 * p).sum() for p in particles.parameters()]).sum() == 0)

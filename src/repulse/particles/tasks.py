@@ -17,6 +17,9 @@ from torch.nn import functional as F
 from repulse.particles.forces import in_space
 from repulse.prediction import ClassPrediction, Prediction, RegressionPrediction
 
+LOG_VARIANCE = 30.0
+"""Predicted logs of variances stay within plus and minus this."""
+
 
 @dataclass(frozen=True)
 class Classification:
@@ -39,7 +42,10 @@ class Classification:
         return in_space(outputs, on)
 
     def predict(self, outputs: Float[Tensor, "n B K"]) -> Prediction:
-        return ClassPrediction(outputs.float().log_softmax(dim=-1))
+        outputs = outputs.float()
+        if outputs.stride(-1) > outputs.stride(-2):  # samples last in memory, where softmax is many times faster
+            return ClassPrediction(outputs.mT.log_softmax(dim=-2).mT)
+        return ClassPrediction(outputs.log_softmax(dim=-1))
 
 
 @dataclass(frozen=True)
@@ -64,7 +70,7 @@ class Regression:
         mean = outputs[..., 0]
         if self.noise is not None:
             return mean, torch.full_like(mean, 2 * math.log(self.noise))
-        return mean, outputs[..., 1].clamp(-30.0, 30.0) + self.log_variance
+        return mean, outputs[..., 1].clamp(-LOG_VARIANCE, LOG_VARIANCE) + self.log_variance
 
     def nll(self, outputs: Float[Tensor, "n B O"], targets: Float[Tensor, " B"]) -> Float[Tensor, " n"]:
         """Mean over the batch of `(log 2 pi v + (target - mean)^2 / v) / 2`, for every head."""

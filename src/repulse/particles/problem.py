@@ -1,0 +1,63 @@
+"""What a fit is given, and what a step of it tells: shared by the loop and both ways to take a step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from jaxtyping import Float
+from torch import Tensor
+
+from repulse.particles.tasks import Task
+
+
+def as_it_is(batch: Tensor) -> Tensor:
+    """Preparation of batches that need none."""
+    return batch
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Everything the loop needs besides the particles.
+
+    Attributes:
+        x: training features (or inputs), `(N, ...)`.
+        y: targets in the units of `task`.
+        repulsion: features (or inputs) on which to repel, or None.
+        prepare: applied to each batch before the particles see it (scaling of features).
+        task: likelihood in those units.
+    """
+
+    x: Tensor
+    y: Tensor
+    repulsion: Tensor | None
+    prepare: Callable[[Tensor], Tensor]
+    task: Task
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What only the record of an epoch needs to know of a step; None where there is no repulsion (sample).
+
+    Attributes:
+        ratio: size of the weighted repulsion gradient over that of likelihood and prior.
+        bandwidth: of the kernel, one a set.
+        k: kernel values.
+        outputs: on the training batch.
+        repulsion_outputs: on the repulsion batch.
+    """
+
+    ratio: float | None
+    bandwidth: Float[Tensor, "*S"] | None
+    k: Float[Tensor, "*S n n"] | None
+    outputs: Float[Tensor, "n B O"]
+    repulsion_outputs: Float[Tensor, "n R O"] | None
+
+
+@dataclass(frozen=True)
+class Taken:
+    """A step that was taken: mean negative log-likelihood of the heads, and their total repulsion, if any."""
+
+    nll: Float[Tensor, ""] | float
+    repulsion: Float[Tensor, ""] | float | None
+    measured: Measured | None
