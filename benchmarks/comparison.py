@@ -15,18 +15,33 @@ from repulse.report import Column, Table
 from tables import ROOT, insert
 
 RANKS = ("Tiny ImageNet", "textures", "noise", "mean")
-COLUMNS = {
+INSIDE = {
     "accuracy": Column("accuracy", 2, "higher"),
     "nll": Column("NLL", 3, "lower"),
     "ece": Column("ECE", 2, "lower"),
-    "human_correlation": Column("human", 3, "higher"),
-    "aurc": Column("AURC", 2, "lower"),
-    **{f"{name} auroc": Column(f"{name} AUROC" if name == "mean" else name, 1, "higher") for name in RANKS},
-    "mean fpr95": Column("mean FPR@95", 1, "lower"),
-    "fit_seconds": Column("fit, s", 1),
-    "milliseconds": Column("ms per 1000", 1),
 }
-PROBLEM = "cifar10-resnet20"
+COSTS = {"fit_seconds": Column("fit, s", 1), "milliseconds": Column("ms per 1000", 1)}
+COLUMNS = {
+    "cifar10-resnet20": {
+        **INSIDE,
+        "human_correlation": Column("human", 3, "higher"),
+        "aurc": Column("AURC", 2, "lower"),
+        **{f"{name} auroc": Column(f"{name} AUROC" if name == "mean" else name, 1, "higher") for name in RANKS},
+        "mean fpr95": Column("mean FPR@95", 1, "lower"),
+        **COSTS,
+    },
+    "dirty-mnist-lenet": {
+        **INSIDE,
+        "clean ambiguous": Column("clean/ambiguous", 1, "higher"),
+        "clean mean": Column("clean/OOD", 1, "higher"),
+        **{f"ambiguous {name}": Column(f"ambiguous/{name}", 1, "higher") for name in ("KMNIST", "FashionMNIST")},
+        "ambiguous Omniglot": Column("ambiguous/Omniglot", 1, "higher"),
+        "ambiguous mean": Column("ambiguous/OOD", 1, "higher"),
+        **COSTS,
+    },
+}
+"""For each problem, in the order in which it is run, the columns of the page."""
+PLACES = {"cifar10-resnet20": "cifar", "dirty-mnist-lenet": "dirty"}
 VIEWS = {"last": "last", "auto": "with taps"}
 
 Rows = dict[tuple[str, str, str, str], dict[str, dict[str, float]]]
@@ -43,14 +58,14 @@ def read(path: Path) -> Rows:
     return rows
 
 
-def table_of(rows: Rows, view: str) -> Table:
-    table = Table(VIEWS[view], list(COLUMNS.values()))
+def table_of(rows: Rows, view: str, columns: dict[str, Column]) -> Table:
+    table = Table(VIEWS[view], list(columns.values()))
     for (method, repulsion, layers, oracle), seeds in rows.items():
         if layers == view:
             name = f"{method}, {repulsion}" if repulsion else method
             name += f" (oracle: {oracle})" if oracle else ""
-            marked = range(len(COLUMNS)) if oracle else ()
-            table.add(name, [[figures[key] for key in COLUMNS] for figures in seeds.values()], marked)
+            marked = range(len(columns)) if oracle else ()
+            table.add(name, [[figures[key] for key in columns] for figures in seeds.values()], marked)
     return table
 
 
@@ -91,15 +106,18 @@ def short(rows: Rows) -> Table:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--results", type=Path, default=Path("evaluation"), help="folder that was written to")
-    folder = parser.parse_args().results / PROBLEM
-    if not (folder / "results.csv").is_file():
-        sys.exit(f"{folder / 'results.csv'} is not there: run `repulse evaluate` first.")
-    rows = read(folder / "results.csv")
-    tables = [table_of(rows, view) for view in VIEWS]
-    insert(ROOT / "docs" / "comparison.md", "cifar", "\n\n".join(table.markdown() for table in tables))
-    insert(ROOT / "README.md", "methods", short(rows).markdown())
-    for name in ("results.csv", "tables.md"):
-        write_whole(ROOT / "docs" / "results" / f"{PROBLEM}{Path(name).suffix}", (folder / name).read_text())
+    results = parser.parse_args().results
+    for problem, columns in COLUMNS.items():
+        folder = results / problem
+        if not (folder / "results.csv").is_file():
+            sys.exit(f"{folder / 'results.csv'} is not there: run `repulse evaluate` first.")
+        rows = read(folder / "results.csv")
+        tables = [table_of(rows, view, columns).markdown() for view in VIEWS]
+        insert(ROOT / "docs" / "comparison.md", PLACES[problem], "\n\n".join(tables))
+        if problem == "cifar10-resnet20":
+            insert(ROOT / "README.md", "methods", short(rows).markdown())
+        for name in ("results.csv", "tables.md"):
+            write_whole(ROOT / "docs" / "results" / f"{problem}{Path(name).suffix}", (folder / name).read_text())
 
 
 if __name__ == "__main__":

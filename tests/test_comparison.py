@@ -14,9 +14,11 @@ from typer.testing import CliRunner
 
 from repulse import RecipeError, cli
 from repulse.baselines import MAP, METHODS, DeepEnsemble, Method
-from repulse.experiments import comparison, problems
-from repulse.experiments.bench import Bench, Images
-from repulse.experiments.comparison import HEADINGS, Cell, Problem, Row, Trial
+from repulse.experiments import comparison, measures, problems
+from repulse.experiments.bench import BATCH, Bench, Images
+from repulse.experiments.collections import halves
+from repulse.experiments.comparison import HEADINGS, Cell, Problem, Row
+from repulse.experiments.measures import Dirt, Trial
 from repulse.prediction import ClassPrediction
 from repulse.report import Column
 from repulse.repulsion import PatchShuffle, TrainingData
@@ -79,7 +81,7 @@ def bench(images):
 
 
 def problem_on(bench, rows, **changes):
-    what = {"columns": problems._cifar_columns(bench.images), "measure": problems._measure_cifar, **changes}
+    what = {"columns": problems._cifar_columns(bench.images), "measure": measures.measure_photographs, **changes}
     return Problem("tiny", "Rows of light", lambda _: bench, rows, **what)
 
 
@@ -92,11 +94,13 @@ def test_features_are_computed_once_then_read_and_modes_stay(images, tmp_path):
     benches = [Bench(images, each, tmp_path, progress=False) for each in networks]
     counted.clear()  # the split looked at a few images
     first, _ = benches[0].view("last"), benches[0].view("auto")
-    sets = len(images.outside) + len(images.repulsion) + 2
-    assert len(counted) == len(list(tmp_path.iterdir())) == sets
+    sets = [images.train, images.test, *images.outside.values()]
+    sets += [x if isinstance(x, torch.Tensor) else images.train for x in images.repulsion.values()]
+    batches = sum(-(-len(x) // BATCH) for x in sets)
+    assert (len(counted), len(list(tmp_path.iterdir()))) == (batches, len(sets))
     assert [module.training for module in networks[0].modules()] == modes
     again = benches[1].view("last")
-    assert len(counted) == sets
+    assert len(counted) == batches
     assert torch.equal(again.train, first.train)
     assert torch.equal(again.repulsion["patches"], first.repulsion["patches"])
     assert torch.equal(Bench(images, networks[0], progress=False).view("last").test, first.test)  # without a folder
@@ -176,12 +180,12 @@ def test_methods_are_judged_on_what_they_were_not_calibrated_on(images, bench):
     few = replace(images, test=images.test[:21], test_targets=1 + torch.arange(21) % 2, human=None)
     numbers, cheat = torch.arange(30.0).unsqueeze(1).repeat(1, 32), Cheat(bench.view().layer)
     trial = Trial(cheat, few, replace(bench.view(), test=numbers[:21], outside={"static": numbers[21:]}))
-    one, other = (half.tolist() for half in comparison.halves(21))
+    one, other = (half.tolist() for half in halves(21))
     assert (len(one), len(other), {*one, *other}) == (10, 11, set(range(21)))
-    assert problems._measure_cifar(trial)["accuracy"] == 0
+    assert measures.measure_photographs(trial)["accuracy"] == 0
     assert sorted(cheat.known.tolist()) == sorted(one)
-    assert problems._measure_dirty(trial, 10, torch.arange(21), few.test_targets)["accuracy"] == 0
-    folds = problems._folds(trial, torch.arange(21), few.test_targets)
+    assert measures.measure_digits(trial, Dirt(10, torch.arange(21), few.test_targets))["accuracy"] == 0
+    folds = measures._folds(trial, torch.arange(21), few.test_targets)
     assert [(int(here.sum()), len(far["static"])) for here, far in folds] == [(10, 4), (11, 5)]
 
 
@@ -190,7 +194,7 @@ def test_a_method_without_calibration_is_judged_once_on_everything(images, bench
     trial = Trial(MAP(view.layer).fit(view.train, images.targets), images, view)
     pairs = torch.tensor([*range(60), *[99] * 10])  # sixty clean images, and ten labels of an ambiguous one
     targets = torch.cat([images.test_targets[:60], torch.arange(10) % 3])
-    figures = problems._measure_dirty(trial, 60, pairs, targets)
+    figures = measures.measure_digits(trial, Dirt(60, pairs, targets))
     right = view.layer(view.test[pairs]).argmax(dim=1) == targets
     assert figures["accuracy"] == pytest.approx(100 * right.double().mean().item())
     wins = trial.method.score(view.outside["flat"]).unsqueeze(1) - trial.method.score(view.test)[60:]

@@ -1,8 +1,9 @@
-"""The command line: `repulse demo`, `repulse evaluate`."""
+"""The command line: `repulse demo`, `evaluate`, `reproduce`, `report`."""
 
 from __future__ import annotations
 
 import importlib.util
+import os
 import sys
 import webbrowser
 from pathlib import Path
@@ -12,6 +13,11 @@ import typer
 
 from repulse.errors import RepulseError, check_choice
 from repulse.version import __version__
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
 
 app = typer.Typer(
     name="repulse",
@@ -106,6 +112,90 @@ def evaluate(
         for table in several:
             typer.echo(f"\n{table.text()}")
     typer.echo(f"\n{comparison.legend(cells)}\nWritten to {out / problem.name}.")
+
+
+@app.command()
+def reproduce(
+    names: Annotated[
+        list[str] | None, typer.Argument(help="Experiments, or all, or claims.", show_default=False)
+    ] = None,
+    preset: Annotated[
+        str, typer.Option(help="cpu: the largest honest version for two cores; paper: full size.")
+    ] = "cpu",
+    seeds: Annotated[int | None, typer.Option(min=1, help="Repeats, at most those of the preset.")] = None,
+    data: Annotated[Path | None, typer.Option(help="Folder of the data sets; else that in REPULSE_DATA.")] = None,
+    out: Annotated[Path, typer.Option(help="Folder for results, and for what can be used again.")] = Path("results"),
+    workers: Annotated[int, typer.Option(min=0, help="Processes; 0 does one job after another.")] = _cores(),
+    scheduler: Annotated[str | None, typer.Option(help="Address of a dask scheduler, for several machines.")] = None,
+    list_: Annotated[bool, typer.Option("--list", help="Show the experiments, and end.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would run, what is missing, how long.")] = False,
+) -> None:
+    """Make the tables and figures of the paper anew, and judge its claims by them.
+
+    Networks, features and fits are kept under a digest of all they depend on: stop it whenever you like, the same
+    command goes on, and after a change it computes what the change concerns. Writes one folder an experiment, with
+    `results.csv`, tables in Markdown and LaTeX, and figures. `repulse reproduce claims` prints the verdicts over what
+    was run; `repulse report` makes a page of it.
+    """
+    _needs_lab("repulse reproduce")
+    from repulse.data.registry import data_root
+    from repulse.experiments import registry
+    from repulse.experiments.claims import table, write_claims
+    from repulse.experiments.experiment import Setting
+    from repulse.experiments.reproduce import Reproduction
+
+    if list_ or not names:
+        for experiment in registry.chosen(["all"]):
+            typer.echo(f"{experiment.name:18}{experiment.source:18}{experiment.title}")
+        return
+    setting = Setting(preset, data_root(data), seeds)
+    work = Reproduction(registry.chosen(names), setting, out)
+    if dry_run:
+        typer.echo(work.dry_run(workers).text())
+        for name, plan in work.plans.items():
+            typer.echo("".join(f"\n{name}: {line}" for line in plan.missing), nl=False)
+        return
+    failed = 0
+    if work.experiments:
+        command = f"repulse reproduce {' '.join(names)} --preset {preset}" + (f" --seeds {seeds}" if seeds else "")
+        try:
+            tally = work.run(workers, scheduler, progress=sys.stderr.isatty())
+        except KeyboardInterrupt:
+            typer.echo("Stopped. What was finished is kept; the same command goes on from there.", err=True)
+            raise typer.Exit(130) from None
+        for findings in work.write(command):
+            typer.echo(f"\n{findings.title} ({findings.source})")
+            for made in findings.tables:
+                typer.echo(f"\n{made.text()}")
+            for line in findings.missing:
+                typer.echo(f"Not run: {line}")
+        for job, reason in tally.failed:
+            typer.echo(f"Failed: {dict(job.about)}: {reason}", err=True)
+        failed = len(tally.failed) + len(tally.skipped)
+        typer.echo(f"\n{tally.done} jobs, {tally.seconds / 60:.0f} minutes of one core. Written to {work.folder}.")
+    if "all" in names or "claims" in names:
+        typer.echo(table(write_claims(work.folder)))
+    if failed:
+        raise typer.Exit(1)
+
+
+@app.command()
+def report(
+    folder: Annotated[Path, typer.Argument(help="What `repulse reproduce` wrote, such as results/cpu.")],
+    out: Annotated[Path | None, typer.Option(help="The page; FOLDER/report.html if not given.")] = None,
+    browse: Annotated[bool, typer.Option("--browse", help="Open the page in a browser at the end.")] = False,
+) -> None:
+    """Make one page of what was reproduced: tables beside the paper's numbers, figures to point at, claims.
+
+    The page holds everything it shows and needs no network.
+    """
+    _needs_lab("repulse report")
+    from repulse.report.reproduction import write_report
+
+    page = write_report(folder, out)
+    typer.echo(f"The page: {page}")
+    if browse:
+        webbrowser.open(page.resolve().as_uri())
 
 
 def _needs_lab(command: str) -> None:

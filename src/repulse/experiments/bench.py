@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 
 import torch
@@ -24,7 +25,9 @@ from repulse.particles.scaling import Scaling
 from repulse.recipe import Recipe
 from repulse.repulsion import Source
 
-BATCH = 500
+BATCH = 128
+"""Images that go through a network at once; more are slower, for they leave the cache of the processor."""
+
 SAMPLES = 10_000
 """Training images from which a source makes repulsion samples."""
 
@@ -56,8 +59,8 @@ class Images:
     human: Tensor | None = None
 
     def prepared(self, batch: Tensor) -> Tensor:
-        """Bytes as the network takes them."""
-        return normalise(batch, self.mean, self.std)
+        """Bytes as the network takes them, in the memory layout in which convolutions are fastest."""
+        return normalise(batch, self.mean, self.std).contiguous(memory_format=torch.channels_last)
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,16 +72,21 @@ class View:
         test: test features.
         outside: features of the sets that are out of distribution.
         repulsion: features of the sets to repel on.
-        layer: from these features to logits.
         taps: how many of the last columns are taps.
+        make_layer: the last layer on these features, the network's own or one that is fitted.
     """
 
     train: Tensor
     test: Tensor
     outside: Mapping[str, Tensor]
     repulsion: Mapping[str, Tensor]
-    layer: LastLayer
     taps: int
+    make_layer: Callable[[], LastLayer]
+
+    @cached_property
+    def layer(self) -> LastLayer:
+        """From these features to logits."""
+        return self.make_layer()
 
 
 @dataclass(eq=False)
@@ -142,14 +150,13 @@ class Bench:
     def _all(self, change: Callable[[Tensor], Tensor], layer: LastLayer | None, taps: int) -> View:
         images = self.images
         train = change(self.features(images.train))
-        if layer is None:
-            layer = LastLayer.fit(train, images.targets, self.backbone.outputs, taps)
         repulsion = {
             name: change(self.features(self._some, x) if isinstance(x, Source) else self.features(x))
             for name, x in images.repulsion.items()
         }
         outside = {name: change(self.features(x)) for name, x in images.outside.items()}
-        return View(train, change(self.features(images.test)), outside, repulsion, layer, taps)
+        make = (lambda: layer) if layer else lambda: LastLayer.fit(train, images.targets, self.backbone.outputs, taps)
+        return View(train, change(self.features(images.test)), outside, repulsion, taps, make)
 
     def _last(self) -> View:
         weight, bias = (t.detach() for t in self.backbone.weights)

@@ -11,14 +11,14 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-import torch
 from filelock import FileLock
 from torch import Tensor
 from tqdm import tqdm
 
 from repulse.baselines import METHODS, DeepEnsemble, Method, Setting, build
 from repulse.errors import CheckpointError, DataError, check_choice, expected
-from repulse.experiments.bench import Bench, Images, View
+from repulse.experiments.bench import Bench, Images
+from repulse.experiments.measures import Trial
 from repulse.files import write_whole
 from repulse.metrics.overlap import overlap
 from repulse.report import Column, Table
@@ -53,27 +53,6 @@ class Row:
     @property
     def name(self) -> str:
         return self.method if self.repulsion is None else f"{self.method}, {self.repulsion}"
-
-
-@dataclass(frozen=True, eq=False)
-class Trial:
-    """A fitted method on a bench, to be measured.
-
-    Attributes:
-        method: fitted.
-        images: of the problem.
-        view: features.
-    """
-
-    method: Method
-    images: Images
-    view: View
-
-    def sets(self) -> tuple[Tensor, dict[str, Tensor]]:
-        """The test samples and those of each set outside, as the method takes them."""
-        if self.method.takes == "inputs":
-            return self.images.test, dict(self.images.outside)
-        return self.view.test, dict(self.view.outside)
 
 
 Measure = Callable[[Trial], dict[str, float]]
@@ -154,21 +133,21 @@ def _cell(problem: Problem, bench: Bench, row: Row, seed: int, same: bool) -> Ce
     if row.method in problem.extra:
         if seed:
             return None  # one ensemble of networks is enough work
-        start = time.perf_counter()
+        start = time.process_time()
         method = problem.extra[row.method](bench, seed)
     else:
         method = build(row.method, Setting(view.layer, outside, view.taps, seed))
         if same and seed and not method.seeded:
             return None
-        start = time.perf_counter()
+        start = time.process_time()
         method.fit(view.train, bench.images.targets)
     trained = isinstance(method, DeepEnsemble)  # before, and elsewhere
-    seconds = math.nan if trained else time.perf_counter() - start
+    seconds = math.nan if trained else time.process_time() - start
     trial = Trial(method, bench.images, view)
     test = trial.sets()[0]
-    start = time.perf_counter()
+    start = time.process_time()
     method.predict_and_score(test[:5000])
-    milliseconds = 1000 * (time.perf_counter() - start) / len(test[:5000]) * 1000
+    milliseconds = 1000 * (time.process_time() - start) / len(test[:5000]) * 1000
     figures = {**problem.measure(trial), "fit_seconds": seconds, "milliseconds": milliseconds}
     return Cell(row.method, row.repulsion, row.layers, seed, figures, _oracle(bench.images, row))
 
@@ -276,14 +255,3 @@ def rows_for(repulsion: Sequence[str], only_heads: Sequence[str] = (), extra: Se
             elif layers == "last" or method not in NO_TAPS:
                 rows.append(Row(method, None, layers))
     return rows
-
-
-def halves(count: int) -> tuple[Tensor, Tensor]:
-    """Two halves of so many samples, drawn at random: what is tuned on one is judged on the other."""
-    order = torch.randperm(count, generator=torch.Generator().manual_seed(0))
-    return order[: count // 2], order[count // 2 :]
-
-
-def mean_of(figures: Sequence[dict[str, float]]) -> dict[str, float]:
-    """The mean of each metric."""
-    return {key: sum(one[key] for one in figures) / len(figures) for key in figures[0]}

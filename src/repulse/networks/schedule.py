@@ -92,5 +92,7 @@ SCHEDULES = {
     "cifar": Schedule(epochs=300, lr=0.1, milestones=(150, 250), crop=4, flip=True),
     "cpu-lenet": Schedule(epochs=8, lr=0.1, policy="onecycle"),
     "cpu-resnet18": Schedule(epochs=8, lr=0.2, policy="onecycle", crop=4, flip=True),
+    "cpu-dirty-mnist": Schedule(epochs=2, lr=0.1, policy="onecycle"),
+    "cpu-cifar": Schedule(epochs=6, lr=0.2, policy="onecycle", crop=4, flip=True),
 }
 """Those of the paper, "dirty-mnist" and "cifar", and short ones for a few CPU cores."""
