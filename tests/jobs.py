@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from repulse.errors import DataError
-from repulse.experiments.job import work
+from repulse.laboratory.job import work
 
 
 def _mark(about, place) -> None:

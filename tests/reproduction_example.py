@@ -12,9 +12,9 @@ from typing import Any
 
 import torch
 
-from repulse.experiments.experiment import Outcome
-from repulse.experiments.output import FILE, Findings
 from repulse.files import write_whole
+from repulse.laboratory.experiment import Outcome
+from repulse.laboratory.output import FILE, Findings
 from repulse.report.figures import Figure, Group, Heat, Line, Lines, Points
 from repulse.report.plots import png_of
 from repulse.report.table import Column, Table

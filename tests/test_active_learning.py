@@ -12,10 +12,10 @@ import torch
 from repulse.data.dirty_mnist import Ambiguous
 from repulse.data.registry import about as entry
 from repulse.experiments import active_learning, labelling
-from repulse.experiments.experiment import Outcome, Setting
-from repulse.experiments.job import Place
 from repulse.experiments.labelling import CLASSES, STRATEGIES, Exam, Learner, Pool, buy
-from repulse.experiments.training import make_ambiguous_digits
+from repulse.laboratory.experiment import Outcome, Setting
+from repulse.laboratory.job import Place
+from repulse.laboratory.training import make_ambiguous_digits
 from repulse.report.figures import Figure
 from repulse.report.table import Table
 

@@ -13,8 +13,8 @@ from repulse.experiments import paper
 from repulse.experiments.claims import CLAIMS, Judged, Results, judge, table, write_claims
 from repulse.experiments.claims.relations import Claim, Side, better, cases, no_worse, same
 from repulse.experiments.claims.verdict import VERDICTS, Part, decide, interval, kind
-from repulse.experiments.experiment import Outcome
-from repulse.experiments.output import Findings, write
+from repulse.laboratory.experiment import Outcome
+from repulse.laboratory.output import Findings, write
 
 NOISE = (-0.01, 0.0, 0.013, 0.004, -0.007)
 BY_ID = {claim.id: claim for claim in CLAIMS}

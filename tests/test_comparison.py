@@ -14,11 +14,11 @@ from typer.testing import CliRunner
 
 from repulse import RecipeError, cli
 from repulse.baselines import MAP, METHODS, DeepEnsemble, Method
-from repulse.experiments import comparison, measures, problems
-from repulse.experiments.bench import BATCH, Bench, Images
-from repulse.experiments.collections import halves
-from repulse.experiments.comparison import HEADINGS, Cell, Problem, Row
-from repulse.experiments.measures import Dirt, Trial
+from repulse.laboratory import comparison, measures, problems
+from repulse.laboratory.bench import BATCH, Bench, Images
+from repulse.laboratory.collections import halves
+from repulse.laboratory.comparison import HEADINGS, Cell, Problem, Row
+from repulse.laboratory.measures import Dirt, Trial
 from repulse.prediction import ClassPrediction
 from repulse.report import Column
 from repulse.repulsion import PatchShuffle, TrainingData

@@ -19,13 +19,14 @@ from repulse import metrics
 from repulse.baselines import LastLayer
 from repulse.data.corruptions import KINDS, SEVERITIES, corrupt
 from repulse.data.registry import about as entry
-from repulse.experiments import cells, corrupted, corruption, features, uncertainty_map
-from repulse.experiments.bench import Images, View
-from repulse.experiments.cells import Members, fitted
-from repulse.experiments.experiment import Outcome, Setting
-from repulse.experiments.job import Place, execute, result
-from repulse.experiments.measures import Dirt, Trial
-from repulse.experiments.runner import in_order
+from repulse.experiments import corrupted, corruption, uncertainty_map
+from repulse.laboratory import cells, features
+from repulse.laboratory.bench import Images, View
+from repulse.laboratory.cells import Members, fitted
+from repulse.laboratory.experiment import Outcome, Setting
+from repulse.laboratory.job import Place, execute, result
+from repulse.laboratory.measures import Dirt, Trial
+from repulse.laboratory.runner import in_order
 from repulse.prediction import ClassPrediction
 from repulse.report.figures import Figure
 from repulse.repulsion import PatchShuffle

@@ -14,8 +14,8 @@ import torch
 import jobs
 from repulse import RepulseError
 from repulse.errors import CheckpointError
-from repulse.experiments.job import Job, Place, digest_of_code, digest_of_function, execute, result
-from repulse.experiments.runner import in_order, minutes, missing, run
+from repulse.laboratory.job import Job, Place, digest_of_code, digest_of_function, execute, result
+from repulse.laboratory.runner import in_order, minutes, missing, run
 
 
 @pytest.fixture
@@ -67,7 +67,7 @@ def test_a_key_sees_code_but_not_comments(tmp_path: Path, monkeypatch):
 def test_a_key_sees_what_the_function_uses_of_its_module_and_nothing_else(tmp_path: Path, monkeypatch):
     monkeypatch.syspath_prepend(str(tmp_path))
     parts = {
-        "import": "from repulse.experiments.job import work\n",
+        "import": "from repulse.laboratory.job import work\n",
         "used": "LIMIT = 3\n",
         "helper": "def helper(x):\n    return min(x, LIMIT)\n",
         "guess": "SECONDS = 5.0\n",

@@ -14,14 +14,15 @@ from typer.testing import CliRunner
 
 from repulse import RecipeError, cli
 from repulse.errors import CheckpointError
-from repulse.experiments import cells, features, grid, output, registry, reproduce
-from repulse.experiments.bench import Images
-from repulse.experiments.collections import FOREIGN, SETS, _both, images_of, repulsion_of, sets_of
-from repulse.experiments.experiment import Cell, Experiment, Outcome, Plan, Setting
-from repulse.experiments.grid import Grid, Row, Several, across, down
-from repulse.experiments.job import Job, Place, execute, result
-from repulse.experiments.runner import in_order
-from repulse.experiments.training import Network, fresh, load_network, train_network, training_job
+from repulse.experiments import registry
+from repulse.laboratory import cells, features, grid, output, reproduce
+from repulse.laboratory.bench import Images
+from repulse.laboratory.collections import FOREIGN, SETS, _both, images_of, repulsion_of, sets_of
+from repulse.laboratory.experiment import Cell, Experiment, Outcome, Plan, Setting
+from repulse.laboratory.grid import Grid, Row, Several, across, down
+from repulse.laboratory.job import Job, Place, execute, result
+from repulse.laboratory.runner import in_order
+from repulse.laboratory.training import Network, fresh, load_network, train_network, training_job
 from repulse.report.figures import Figure, Group, Heat, Line, Lines, Points
 from repulse.report.table import Column, Table
 from repulse.repulsion import TrainingData
@@ -302,7 +303,7 @@ def test_what_is_repelled_on_is_never_judged_on(data_root: Path):
 @pytest.mark.data
 def test_a_network_is_trained_and_loaded_again(data_root: Path, tmp_path: Path, monkeypatch):
     few = torch.randint(256, (256, 1, 28, 28), dtype=torch.uint8), torch.arange(256) % 10
-    monkeypatch.setattr("repulse.experiments.training.training_set", lambda *about: few)
+    monkeypatch.setattr("repulse.laboratory.training.training_set", lambda *about: few)
     place = Place(data_root, tmp_path)
     job = training_job("dirty-mnist", TRAINED.about, 3)
     found = train_network(job.about, place)

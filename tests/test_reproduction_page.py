@@ -12,7 +12,7 @@ import pytest
 from reproduction_example import CLAIMS, NASTY, example, leave
 from repulse import DataError
 from repulse.errors import CheckpointError
-from repulse.experiments.output import FILE
+from repulse.laboratory.output import FILE
 from repulse.report import views
 from repulse.report.figures import Figure, Line, Lines
 from repulse.report.reproduction import Claim, read_claims, spans, write_report

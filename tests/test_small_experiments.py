@@ -13,9 +13,9 @@ import torch
 from repulse import Recipe, baselines
 from repulse.data.text import ENCODER
 from repulse.experiments import regression, text, toy
-from repulse.experiments.experiment import Outcome, Setting
-from repulse.experiments.job import Job, Place, execute, result
 from repulse.files import write_whole
+from repulse.laboratory.experiment import Outcome, Setting
+from repulse.laboratory.job import Job, Place, execute, result
 from repulse.prediction import ClassPrediction, RegressionPrediction
 from repulse.report.figures import Figure
 from repulse.report.table import Table

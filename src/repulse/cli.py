@@ -94,7 +94,7 @@ def evaluate(
     """
     _needs_lab("repulse evaluate")
     from repulse.data.registry import data_root
-    from repulse.experiments import comparison, problems
+    from repulse.laboratory import comparison, problems
 
     check_choice("network", network, problems.PROBLEMS)
     progress = sys.stderr.isatty()
@@ -141,12 +141,14 @@ def reproduce(
     from repulse.data.registry import data_root
     from repulse.experiments import registry
     from repulse.experiments.claims import table, write_claims
-    from repulse.experiments.experiment import Setting
-    from repulse.experiments.reproduce import Reproduction
+    from repulse.laboratory.experiment import Setting
+    from repulse.laboratory.reproduce import Reproduction
 
     if list_ or not names:
-        for experiment in registry.chosen(["all"]):
-            typer.echo(f"{experiment.name:18}{experiment.source:18}{experiment.title}")
+        known = registry.chosen(["all"])
+        wide = 2 + max(len(experiment.source) for experiment in known)
+        for experiment in known:
+            typer.echo(f"{experiment.name:18}{experiment.source:{wide}}{experiment.title}")
         return
     setting = Setting(preset, data_root(data), seeds)
     work = Reproduction(registry.chosen(names), setting, out)

@@ -1,1 +1,1 @@
-"""Experiments: one problem, table or figure a file."""
+"""Experiments: one table or figure a file; the claims of the paper, and the numbers it prints."""

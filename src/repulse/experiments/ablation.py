@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from repulse.experiments.cifar10 import AUROC, INSIDE, MEAN
-from repulse.experiments.experiment import Experiment, Outcome
-from repulse.experiments.grid import Grid, Row, Several, down
-from repulse.experiments.zoo import PAPER_WIDE, PHOTO_NOTES, RESNET20
+from repulse.laboratory.experiment import Experiment, Outcome
+from repulse.laboratory.grid import Grid, Row, Several, down
+from repulse.laboratory.zoo import PAPER_WIDE, PHOTO_NOTES, RESNET20
 from repulse.report.table import Table
 
 CHANGES = {

@@ -6,10 +6,10 @@ import statistics
 from collections.abc import Sequence
 from typing import Any
 
-from repulse.experiments.experiment import Cell, Experiment, Outcome, Plan, Setting, groups
-from repulse.experiments.job import Job
 from repulse.experiments.labelling import RECIPES, REPELLED, STRATEGIES, buy
-from repulse.experiments.training import make_ambiguous_digits
+from repulse.laboratory.experiment import Cell, Experiment, Outcome, Plan, Setting, groups
+from repulse.laboratory.job import Job
+from repulse.laboratory.training import make_ambiguous_digits
 from repulse.recipe import PAPER_TRAINING
 from repulse.report.figures import Figure, Line, Lines
 from repulse.report.table import Column, Table

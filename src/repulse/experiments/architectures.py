@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from repulse.experiments.cifar10 import AUROC, INSIDE, MEAN
-from repulse.experiments.experiment import Experiment, Outcome
-from repulse.experiments.grid import Grid, Row, Several, down
 from repulse.experiments.paper import printed
-from repulse.experiments.zoo import NARROW11, NARROW18, PAPER_PHOTOS, PHOTO_NOTES, RESNET20, RESNET32
+from repulse.laboratory.experiment import Experiment, Outcome
+from repulse.laboratory.grid import Grid, Row, Several, down
+from repulse.laboratory.zoo import NARROW11, NARROW18, PAPER_PHOTOS, PHOTO_NOTES, RESNET20, RESNET32
 from repulse.report.table import Table
 
 ROWS = (

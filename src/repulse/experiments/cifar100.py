@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from repulse.experiments.cifar10 import AUROC, INSIDE, MEAN
-from repulse.experiments.experiment import Experiment, Outcome
-from repulse.experiments.grid import Grid, Row, Several, down
-from repulse.experiments.training import Network
-from repulse.experiments.zoo import PAPER_WIDE
+from repulse.laboratory.experiment import Experiment, Outcome
+from repulse.laboratory.grid import Grid, Row, Several, down
+from repulse.laboratory.training import Network
+from repulse.laboratory.zoo import PAPER_WIDE
 from repulse.report.table import Table
 
 ROWS = (

@@ -19,14 +19,14 @@ from repulse import metrics
 from repulse.backbone import split
 from repulse.data import load
 from repulse.data.corruptions import KINDS, SEVERITIES, corrupt
-from repulse.experiments.bench import BATCH
-from repulse.experiments.cells import CODE, Members, fitted
-from repulse.experiments.collections import images_of
-from repulse.experiments.features import bench_for
-from repulse.experiments.job import Job, Place, Result, work
-from repulse.experiments.measures import Trial
-from repulse.experiments.training import load_network, training_job
 from repulse.files import write_whole
+from repulse.laboratory.bench import BATCH
+from repulse.laboratory.cells import CODE, Members, fitted
+from repulse.laboratory.collections import images_of
+from repulse.laboratory.features import bench_for
+from repulse.laboratory.job import Job, Place, Result, work
+from repulse.laboratory.measures import Trial
+from repulse.laboratory.training import load_network, training_job
 from repulse.particles.scaling import Scaling
 from repulse.prediction import ClassPrediction, Prediction
 from repulse.recipe import Recipe
@@ -96,7 +96,7 @@ def _seconds(about: Mapping[str, Any]) -> float:
     return {"SNGP": 12.0, "LL-Laplace": 38.0, "repulse": 11.0}.get(about["method"], 3.0) * about["count"] / 1000
 
 
-@work(*CODE, "experiments.bench", "experiments.cells", seconds=_seconds)
+@work(*CODE, "laboratory.bench", "laboratory.cells", seconds=_seconds)
 def judge_under_corruption(about: Mapping[str, Any], place: Place) -> Result:
     """A method, fitted on clean training features, on all corrupted images."""
     trial, _ = fitted(about, place)

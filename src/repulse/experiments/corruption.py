@@ -7,11 +7,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from repulse.data.corruptions import KINDS, SEVERITIES
-from repulse.experiments import cifar100, zoo
+from repulse.experiments import cifar100
 from repulse.experiments.corrupted import CLEAN, SHOWN, corruption_job, judge_under_corruption, networks_of, words
-from repulse.experiments.experiment import Cell, Experiment, Outcome, Plan, Setting, groups
-from repulse.experiments.grid import Grid, Row, down
-from repulse.experiments.job import Job
+from repulse.laboratory import zoo
+from repulse.laboratory.experiment import Cell, Experiment, Outcome, Plan, Setting, groups
+from repulse.laboratory.grid import Grid, Row, down
+from repulse.laboratory.job import Job
 from repulse.report.figures import Figure, Line, Lines
 from repulse.report.table import Column, Table
 

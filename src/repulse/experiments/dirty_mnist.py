@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from repulse.experiments.experiment import Experiment, Outcome
-from repulse.experiments.grid import Grid, Row, Several, down
 from repulse.experiments.paper import printed
-from repulse.experiments.zoo import DIGIT_NOTES, PAPER_DIGITS, RESNET18
+from repulse.laboratory.experiment import Experiment, Outcome
+from repulse.laboratory.grid import Grid, Row, Several, down
+from repulse.laboratory.zoo import DIGIT_NOTES, PAPER_DIGITS, RESNET18
 from repulse.report.table import Column, Table
 
 COLUMNS = {

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from repulse.experiments.cifar10 import INSIDE
-from repulse.experiments.collections import there
-from repulse.experiments.experiment import Experiment, Outcome, Plan, Setting
-from repulse.experiments.grid import Grid, Row, down
-from repulse.experiments.zoo import PAPER_WIDE, PHOTO_NOTES, PUBLISHED
+from repulse.laboratory.collections import there
+from repulse.laboratory.experiment import Experiment, Outcome, Plan, Setting
+from repulse.laboratory.grid import Grid, Row, down
+from repulse.laboratory.zoo import PAPER_WIDE, PHOTO_NOTES, PUBLISHED
 from repulse.report.table import Column, Table
 
 ROWS = (

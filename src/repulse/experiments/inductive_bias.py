@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from functools import partial
 
 from repulse.experiments.dirty_mnist import COLUMNS
-from repulse.experiments.experiment import Experiment, Outcome
-from repulse.experiments.grid import Grid, Row, across
 from repulse.experiments.paper import printed
-from repulse.experiments.zoo import DIGIT_NOTES, DIGITS, PAPER_DIGITS
+from repulse.laboratory.experiment import Experiment, Outcome
+from repulse.laboratory.grid import Grid, Row, across
+from repulse.laboratory.zoo import DIGIT_NOTES, DIGITS, PAPER_DIGITS
 from repulse.report.table import Table
 
 ROWS = (

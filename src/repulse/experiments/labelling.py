@@ -23,8 +23,8 @@ from repulse.baselines import DDU, MAP, DeepEnsemble, LastLayer, LastLayerEnsemb
 from repulse.data import load
 from repulse.data.dirty_mnist import LABELS, ambiguous_mnist
 from repulse.data.images import normalise
-from repulse.experiments.collections import DIGIT_MEAN, DIGIT_STD
-from repulse.experiments.job import Place, Result, work
+from repulse.laboratory.collections import DIGIT_MEAN, DIGIT_STD
+from repulse.laboratory.job import Place, Result, work
 from repulse.networks import build
 from repulse.networks.train import Schedule, train
 from repulse.prediction import ClassPrediction, Prediction

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 
 from repulse.errors import check_choice
-from repulse.experiments.experiment import Experiment
+from repulse.laboratory.experiment import Experiment
 
 NAMES = (
     "toy",

@@ -22,9 +22,9 @@ from torch import Tensor
 from repulse import metrics
 from repulse.data import load
 from repulse.data.tables import SPLITS
-from repulse.experiments.experiment import Cell, Experiment, Outcome, Plan, Setting, groups
-from repulse.experiments.job import Job, Place, Result, work
 from repulse.files import write_whole
+from repulse.laboratory.experiment import Cell, Experiment, Outcome, Plan, Setting, groups
+from repulse.laboratory.job import Job, Place, Result, work
 from repulse.particles.fit import fit_heads
 from repulse.particles.heads import Heads
 from repulse.particles.tasks import Regression

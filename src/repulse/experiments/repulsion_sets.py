@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from repulse.experiments.collections import SETS
-from repulse.experiments.experiment import Experiment, Outcome
-from repulse.experiments.grid import Grid, Row, across
 from repulse.experiments.paper import printed
-from repulse.experiments.zoo import PAPER_PHOTOS, PHOTO_NOTES, PUBLISHED
+from repulse.laboratory.collections import SETS
+from repulse.laboratory.experiment import Experiment, Outcome
+from repulse.laboratory.grid import Grid, Row, across
+from repulse.laboratory.zoo import PAPER_PHOTOS, PHOTO_NOTES, PUBLISHED
 from repulse.report.table import Column, Table
 
 ROWS = (

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from repulse.experiments.cifar10 import AUROC, INSIDE, MEAN
-from repulse.experiments.experiment import Experiment, Outcome
-from repulse.experiments.grid import Grid, Row, Several, down
 from repulse.experiments.paper import printed
-from repulse.experiments.training import Network
-from repulse.experiments.zoo import NARROW18, PHOTO_NOTES, full
+from repulse.laboratory.experiment import Experiment, Outcome
+from repulse.laboratory.grid import Grid, Row, Several, down
+from repulse.laboratory.training import Network
+from repulse.laboratory.zoo import NARROW18, PHOTO_NOTES, full
 from repulse.report.table import Table
 
 ROWS = (

@@ -22,9 +22,9 @@ from repulse.baselines import LastLayer, build
 from repulse.baselines import Setting as Start
 from repulse.data import load
 from repulse.data.text import ENCODER, Encoded, SentenceClassifier, minilm
-from repulse.experiments.experiment import Cell, Experiment, Outcome, Plan, Setting, groups
-from repulse.experiments.job import Job, Place, Result, work
 from repulse.files import write_whole
+from repulse.laboratory.experiment import Cell, Experiment, Outcome, Plan, Setting, groups
+from repulse.laboratory.job import Job, Place, Result, work
 from repulse.prediction import ClassPrediction
 from repulse.report.figures import Figure, Line, Lines
 from repulse.report.table import Column, Table

@@ -17,9 +17,9 @@ from torch import Tensor, nn
 from repulse import metrics
 from repulse.data import load
 from repulse.data.toys import NOISE
-from repulse.experiments.experiment import Cell, Experiment, Outcome, Plan, Setting, groups
-from repulse.experiments.job import Job, Place, Result, work
 from repulse.functional import repulsion
+from repulse.laboratory.experiment import Cell, Experiment, Outcome, Plan, Setting, groups
+from repulse.laboratory.job import Job, Place, Result, work
 from repulse.networks import build
 from repulse.particles.heads import Heads
 from repulse.particles.tasks import Classification, Regression, Task

@@ -9,12 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from repulse.experiments import zoo
-from repulse.experiments.cells import CODE, MAIN, fitted
-from repulse.experiments.experiment import Cell, Experiment, Outcome, Plan, Setting, groups
-from repulse.experiments.grid import Grid, Row, Several, down
-from repulse.experiments.job import Job, Place, Result, work
-from repulse.experiments.measures import Dirt
+from repulse.laboratory import zoo
+from repulse.laboratory.cells import CODE, MAIN, fitted
+from repulse.laboratory.experiment import Cell, Experiment, Outcome, Plan, Setting, groups
+from repulse.laboratory.grid import Grid, Row, Several, down
+from repulse.laboratory.job import Job, Place, Result, work
+from repulse.laboratory.measures import Dirt
 from repulse.report.figures import Figure, Group, Heat, Points
 from repulse.report.plots import png_of
 from repulse.report.table import Column, Table
@@ -40,7 +40,7 @@ GRID = Grid(
 )
 
 
-@work(*CODE, "experiments.cells", "report.plots", seconds=lambda about: 8.0 if about["method"] == "repulse" else 4.0)
+@work(*CODE, "laboratory.cells", "report.plots", seconds=lambda about: 8.0 if about["method"] == "repulse" else 4.0)
 def map_uncertainty(about: Mapping[str, Any], place: Place) -> Result:
     """Where each set lies on the map: means, counts in bins and, for the first seed, some points with their images."""
     trial, _ = fitted(about, place)

@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from repulse.errors import CheckpointError, DataError, RepulseError, expected
-from repulse.experiments.output import FILE, Findings, read
 from repulse.files import write_whole
+from repulse.laboratory.output import FILE, Findings, read
 from repulse.report import views
 from repulse.version import __version__
 

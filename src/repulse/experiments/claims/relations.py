@@ -10,7 +10,7 @@ from itertools import product
 
 from repulse.experiments.claims.results import Results, Seed, common
 from repulse.experiments.claims.verdict import Kind, Part, Verdict, decide, kind
-from repulse.experiments.grid import SEEDLESS
+from repulse.laboratory.grid import SEEDLESS
 
 
 @dataclass(frozen=True)

@@ -11,9 +11,9 @@ from functools import cached_property
 from pathlib import Path
 
 from repulse.errors import DataError, expected
-from repulse.experiments.experiment import Outcome
-from repulse.experiments.output import FILE, Findings, read
 from repulse.experiments.paper import STANDS_IN
+from repulse.laboratory.experiment import Outcome
+from repulse.laboratory.output import FILE, Findings, read
 
 Seed = str | int | None
 PLACES = ("network", "task", "collection")

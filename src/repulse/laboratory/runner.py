@@ -14,7 +14,7 @@ from typing import Any
 from tqdm import tqdm
 
 from repulse.errors import RepulseError
-from repulse.experiments.job import Job, Place, execute
+from repulse.laboratory.job import Job, Place, execute
 
 
 @dataclass

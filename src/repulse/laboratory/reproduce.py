@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from repulse.experiments import output
-from repulse.experiments.experiment import Experiment, Outcome, Plan, Setting
-from repulse.experiments.job import Job, Place, result
-from repulse.experiments.runner import Tally, in_order, minutes, missing, run
+from repulse.laboratory import output
+from repulse.laboratory.experiment import Experiment, Outcome, Plan, Setting
+from repulse.laboratory.job import Job, Place, result
+from repulse.laboratory.runner import Tally, in_order, minutes, missing, run
 from repulse.report.table import Column, Table
 
 

@@ -17,9 +17,9 @@ from tqdm import tqdm
 
 from repulse.baselines import METHODS, DeepEnsemble, Method, Setting, build
 from repulse.errors import CheckpointError, DataError, check_choice, expected
-from repulse.experiments.bench import Bench, Images
-from repulse.experiments.measures import Trial
 from repulse.files import write_whole
+from repulse.laboratory.bench import Bench, Images
+from repulse.laboratory.measures import Trial
 from repulse.metrics.overlap import overlap
 from repulse.report import Column, Table
 from repulse.report.tables import ORACLE

@@ -8,10 +8,10 @@ from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
-from repulse.experiments.bench import Bench
-from repulse.experiments.collections import images_of, repulsion_of, sets_of
-from repulse.experiments.job import Job, Place, Result, work
-from repulse.experiments.training import Network, load_network, make_ambiguous_digits, training_job
+from repulse.laboratory.bench import Bench
+from repulse.laboratory.collections import images_of, repulsion_of, sets_of
+from repulse.laboratory.job import Job, Place, Result, work
+from repulse.laboratory.training import Network, load_network, make_ambiguous_digits, training_job
 
 
 def _seconds(about: Mapping[str, Any]) -> float:
@@ -19,7 +19,7 @@ def _seconds(about: Mapping[str, Any]) -> float:
     return (190_000 if about["collection"] == "dirty-mnist" else 90_000) * each / 1000 + 15
 
 
-@work("backbone", "repulsion", "data.images", "experiments.bench", "experiments.collections", seconds=_seconds)
+@work("backbone", "repulsion", "data.images", "laboratory.bench", "laboratory.collections", seconds=_seconds)
 def compute_features(about: Mapping[str, Any], place: Place) -> Result:
     """Features of all sets, kept in files."""
     view = bench_for(about["collection"], about["network"], about["seed"], place).view("last")

@@ -14,8 +14,8 @@ from repulse.baselines import Method
 from repulse.data import load
 from repulse.data.dirty_mnist import ambiguous_mnist
 from repulse.evaluation import Evaluation, evaluate
-from repulse.experiments.bench import Images, View
-from repulse.experiments.collections import halves
+from repulse.laboratory.bench import Images, View
+from repulse.laboratory.collections import halves
 from repulse.prediction import ClassPrediction, Prediction, mean_log_probs
 from repulse.report.tables import PLAIN
 

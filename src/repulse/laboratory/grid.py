@@ -11,12 +11,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from repulse.experiments.cells import code_of, measure
-from repulse.experiments.collections import FOREIGN, SETS, TRAINING, repulsion_of, sets_of, there
-from repulse.experiments.experiment import Cell, Outcome, Plan, Setting, groups
-from repulse.experiments.features import features_job
-from repulse.experiments.job import Job
-from repulse.experiments.training import PUBLISHED, Network
+from repulse.laboratory.cells import code_of, measure
+from repulse.laboratory.collections import FOREIGN, SETS, TRAINING, repulsion_of, sets_of, there
+from repulse.laboratory.experiment import Cell, Outcome, Plan, Setting, groups
+from repulse.laboratory.features import features_job
+from repulse.laboratory.job import Job
+from repulse.laboratory.training import PUBLISHED, Network
 from repulse.recipe import PAPER_TRAINING
 from repulse.report.table import Column, Table
 

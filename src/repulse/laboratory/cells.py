@@ -12,11 +12,11 @@ import torch
 from torch import Tensor
 
 from repulse.baselines import METHODS, DeepEnsemble, LastLayer, LastLayerEnsemble, Method, Setting, build
-from repulse.experiments.bench import View
-from repulse.experiments.collections import images_of
-from repulse.experiments.features import bench_for
-from repulse.experiments.job import Place, Result, work
-from repulse.experiments.measures import Dirt, Trial, measure_digits, measure_photographs
+from repulse.laboratory.bench import View
+from repulse.laboratory.collections import images_of
+from repulse.laboratory.features import bench_for
+from repulse.laboratory.job import Place, Result, work
+from repulse.laboratory.measures import Dirt, Trial, measure_digits, measure_photographs
 from repulse.prediction import ClassPrediction
 from repulse.recipe import FS_RLL_E, LL_E, RLL_E, Recipe
 
@@ -25,7 +25,7 @@ MAIN = ("KMNIST", "FashionMNIST", "Omniglot")
 """Sets whose mean is taken on digits, as in the paper."""
 
 SECONDS = {"SNGP": 22.0, "LL-Laplace": 12.0, "MAP": 3.0, "DDU": 4.0, "KNN": 8.0, "ViM": 4.0, "Energy": 3.0}
-CODE = ("particles", "recipe", "prediction", "metrics", "evaluation", "baselines.method", "experiments.measures")
+CODE = ("particles", "recipe", "prediction", "metrics", "evaluation", "baselines.method", "laboratory.measures")
 
 
 @work(*CODE, seconds=lambda about: SECONDS.get(about["method"], 6.0))

@@ -12,9 +12,9 @@ from safetensors.torch import load_file, save
 from torch import nn
 
 from repulse.data.dirty_mnist import ambiguous_mnist
-from repulse.experiments.collections import DIGIT_MEAN, DIGIT_STD, training_set
-from repulse.experiments.job import Job, Place, Result, work
 from repulse.files import write_whole
+from repulse.laboratory.collections import DIGIT_MEAN, DIGIT_STD, training_set
+from repulse.laboratory.job import Job, Place, Result, work
 from repulse.networks import build
 from repulse.networks.resnet_cifar import MEAN, STD, load_published
 from repulse.networks.train import SCHEDULES, train

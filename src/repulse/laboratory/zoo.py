@@ -6,8 +6,8 @@ On CIFAR-10 they stand beside ResNet-20 and ResNet-32 with published weights.
 
 from __future__ import annotations
 
-from repulse.experiments.grid import Several
-from repulse.experiments.training import Network
+from repulse.laboratory.grid import Several
+from repulse.laboratory.training import Network
 
 LENET = Network("LeNet", "lenet", "cpu-lenet", like="LeNet")
 VGG11 = Network("VGG-11", "vgg11", "cpu-dirty-mnist", width=8, like="VGG-11")

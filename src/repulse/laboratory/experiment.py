@@ -16,7 +16,7 @@ from typing import Any
 
 from repulse.data.registry import about, find
 from repulse.errors import check_choice
-from repulse.experiments.job import Job, Result
+from repulse.laboratory.job import Job, Result
 from repulse.report.figures import Figure
 from repulse.report.table import Table
 

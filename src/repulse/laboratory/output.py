@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from repulse.errors import CheckpointError, expected
-from repulse.experiments.experiment import Experiment, Outcome
 from repulse.files import write_whole
+from repulse.laboratory.experiment import Experiment, Outcome
 from repulse.report.figures import Figure
 from repulse.report.plots import save_picture, to_svg
 from repulse.report.table import Table

@@ -12,10 +12,10 @@ from torch import Tensor, nn
 from repulse.baselines import DeepEnsemble, Method, RepulsiveDeepEnsemble
 from repulse.data import load
 from repulse.data.dirty_mnist import ambiguous_mnist, dirty_mnist
-from repulse.experiments.bench import Bench, Images
-from repulse.experiments.collections import DIGIT_MEAN, DIGIT_STD
-from repulse.experiments.comparison import Problem, rows_for
-from repulse.experiments.measures import Dirt, measure_digits, measure_photographs
+from repulse.laboratory.bench import Bench, Images
+from repulse.laboratory.collections import DIGIT_MEAN, DIGIT_STD
+from repulse.laboratory.comparison import Problem, rows_for
+from repulse.laboratory.measures import Dirt, measure_digits, measure_photographs
 from repulse.networks import build
 from repulse.networks.resnet_cifar import MEAN, STD, load_published
 from repulse.networks.train import SCHEDULES, train

@@ -18,7 +18,7 @@ from repulse.data import load
 from repulse.data.dirty_mnist import ambiguous_mnist, dirty_mnist
 from repulse.data.registry import about, find
 from repulse.errors import check_choice
-from repulse.experiments.bench import Images
+from repulse.laboratory.bench import Images
 from repulse.networks.resnet_cifar import MEAN, STD
 from repulse.repulsion import DeadLeaves, PatchShuffle, Source, SyntheticImages, TrainingData
 
