@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import statistics
 from collections.abc import Sequence
 from typing import Any
@@ -20,7 +21,8 @@ CPU: dict[str, Any] = {
     "draws": 3200,
     "clean": 1000,
     "ambiguous": 6000,
-    "rounds": 25,
+    "labels": 10,
+    "rounds": 20,
     "test": 5,
     "head steps": 300,
     "heads": {method: {"lr": 5e-3} for method in RECIPES},
@@ -36,20 +38,25 @@ PAPER: dict[str, Any] = CPU | {
         method: {key: PAPER_TRAINING[key] for key in ("lr", "decay", "prior_std")} for method in ("LL-E", "fs-RLL-E")
     },
 }
-"""Network, its training on so many draws of what is labelled, clean digits and ambiguous images in the pool, rounds of
-buying, which part of the test data is judged on, and how heads are trained."""
+"""Network, its training on so many draws of what is labelled, clean digits, ambiguous images and labels of each in the
+pool, rounds of buying, which part of the test data is judged on, and how heads are trained."""
+ONCE: dict[str, Any] = {"clean": 100, "labels": 1}
+"""A pool in the same proportion in which every image is one pair, as in anybody's pool but the paper's."""
+ONCE_TOO = ("DE-3 MI", "MAP", "DDU", "LL-E MI", "fs-RLL-E MI", "repulse MI", "repulse BatchBALD", "random")
+"""Strategies that are tried on that one too."""
 
 COMMON = (
     "AmbiguousMNIST is built here after the published recipe, unless its files are in the data folder.",
     "The pool is the paper's: 1,000 clean digits, 6,000 ambiguous images with ten labels each. All ten pairs of an "
-    "image have the same score, so that a ranking often buys the same image several times.",
+    "image have the same score, so that a ranking often buys the same image several times. A second pool holds 100 "
+    "clean digits and 6,000 ambiguous images with one label each.",
     "Heads repel on 10,000 pairs of the pool that are not bought; fs-RLL-E with strength 0.1, as in the paper.",
     "The paper has no rows for repulse, our default recipe on the penultimate features, and for random choice.",
 )
 SMALLER = (
     "LeNets stand in for ResNet-18, each trained for 100 steps of 32 images, one-cycle Adam up to 0.005, instead of 20 "
     "epochs of 5,056 draws; on clean digits this is about as accurate as 600 steps of 64 at 0.001.",
-    "25 rounds of five labels after the first twenty, 145 in all, instead of 295; three runs instead of five.",
+    "20 rounds of five labels after the first twenty, 120 in all, instead of 295; three runs instead of five.",
     "Heads are fitted for 300 steps with a learning rate of 0.005, whose product is about that of the default.",
     "Accuracy is that of a fixed random fifth of the test set: 2,000 clean digits and 12,000 ambiguous pairs.",
 )
@@ -62,19 +69,14 @@ def plan(setting: Setting) -> Plan:
     if not (setting.has("mnist", "train") and setting.has("mnist", "test")):
         return Plan([], notes, ["MNIST is not in the data folder: nothing can be run."])
     needs = (Job(make_ambiguous_digits, {}),)
-    cells = [
-        Cell(
-            Job(buy, {**size, "strategy": strategy, "seed": seed}, needs),
-            {
-                "network": label,
-                "method": strategy,
-                "repulsion": "pool" if method in REPELLED else None,
-                "seed": seed,
-            },
-        )
-        for strategy, (method, _) in STRATEGIES.items()
-        for seed in range(setting.count(3, 5))
-    ]
+    pools = [(label, size, tuple(STRATEGIES)), (f"{label}, images once", size | ONCE, ONCE_TOO)]
+    cells = []
+    for network, how, strategies in pools:
+        for strategy in strategies:
+            repulsion = "pool" if STRATEGIES[strategy][0] in REPELLED else None
+            labels = {"network": network, "method": strategy, "repulsion": repulsion}
+            jobs = [Job(buy, {**how, "strategy": strategy, "seed": i}, needs) for i in range(setting.count(3, 5))]
+            cells += [Cell(job, {**labels, "seed": seed}) for seed, job in enumerate(jobs)]
     return Plan(cells, notes)
 
 
@@ -139,7 +141,15 @@ def figures(outcomes: Sequence[Outcome]) -> list[Figure]:
             f"known; second: those that ask for what is uncertain for any reason; third: ours beside two of them."
         )
         alt = f"Rising accuracy curves of {len(seeds)} strategies. {ends}."
-        made.append(Figure(f"active-learning-{str(network).lower()}", caption, alt, panels, columns=len(PANELS)))
+        made.append(
+            Figure(
+                f"active-learning-{re.sub(r'[^a-z]+', '-', str(network).lower())}",
+                caption,
+                alt,
+                panels,
+                columns=len(PANELS),
+            )
+        )
     return made
 
 

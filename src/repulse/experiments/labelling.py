@@ -2,8 +2,8 @@
 
 A pool holds sixty ambiguous pairs of an image and a label for every clean digit. Starting from two clean digits of each
 class, five pairs are bought at a time, with the tool that users have, `repulse.ActiveLearning`; networks, and what is
-fitted on their features, start anew at every step. An ambiguous image is ten pairs with ten labels; buying one of them
-buys no other.
+fitted on their features, start anew at every step. In the paper's pool an ambiguous image is ten pairs with ten labels;
+buying one of them buys no other.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from repulse.acquire import ActiveLearning
 from repulse.backbone.split import split
 from repulse.baselines import DDU, MAP, DeepEnsemble, LastLayer, LastLayerEnsemble, Method
 from repulse.data import load
-from repulse.data.dirty_mnist import LABELS, ambiguous_mnist
+from repulse.data.dirty_mnist import ambiguous_mnist
 from repulse.data.images import normalise
 from repulse.laboratory.collections import DIGIT_MEAN, DIGIT_STD
 from repulse.laboratory.job import Place, Result, work
@@ -70,16 +70,16 @@ class Pool:
     targets: Tensor
 
     @staticmethod
-    def drawn(root: Path, clean: int, ambiguous: int, seed: int) -> Pool:
-        """Some of the training digits, and ambiguous ones with all their labels."""
+    def drawn(root: Path, clean: int, ambiguous: int, labels: int, seed: int) -> Pool:
+        """Some of the training digits, and ambiguous ones with some of their ten labels."""
         generator = torch.Generator().manual_seed(seed)
         images, targets = load("mnist", "train", root).labelled
         dirt = ambiguous_mnist(root, "train", progress=False)
         taken = torch.randperm(len(images), generator=generator)[:clean]
         others = torch.randperm(len(dirt), generator=generator)[:ambiguous]
-        numbers = torch.cat([torch.arange(clean), clean + torch.arange(len(others)).repeat_interleave(LABELS)])
-        labels = torch.cat([targets[taken], dirt.labels[others].flatten()])
-        return Pool(as_inputs(torch.cat([images[taken], dirt.images[others]])), clean, numbers, labels)
+        numbers = torch.cat([torch.arange(clean), clean + torch.arange(len(others)).repeat_interleave(labels)])
+        drawn = torch.cat([targets[taken], dirt.labels[others, :labels].flatten()])
+        return Pool(as_inputs(torch.cat([images[taken], dirt.images[others]])), clean, numbers, drawn)
 
     def first(self) -> Tensor:
         """The same number of clean pairs of each class."""
@@ -199,7 +199,7 @@ def _seconds(about: Mapping[str, Any]) -> float:
       "baselines.ddu", "baselines.deep_ensemble", "data.images", seconds=_seconds)  # fmt: skip
 def buy(about: Mapping[str, Any], place: Place) -> Result:
     """One strategy from the first labels to the last: what it bought, and how good that made it."""
-    pool = Pool.drawn(place.data, about["clean"], about["ambiguous"], about["seed"])
+    pool = Pool.drawn(place.data, about["clean"], about["ambiguous"], about["labels"], about["seed"])
     exam = Exam.of(place.data, about["test"])
     method, score = STRATEGIES[about["strategy"]]
     learner = Learner(pool, method, about)
