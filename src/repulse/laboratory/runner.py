@@ -6,6 +6,9 @@ worker with one command; torchrun starts a fixed group of equal processes for on
 
 from __future__ import annotations
 
+import logging
+import signal
+import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -150,15 +153,29 @@ def _client(workers: int, scheduler: str | None) -> Iterator[Any]:
             "Several workers need dask: `pip install 'repulse[lab]'`, or run with `--workers 0`."
         ) from reason
     quiet = {"distributed.worker.memory.terminate": False, "distributed.admin.tick.limit": "1h"}
-    quiet |= {"distributed.comm.timeouts.connect": "60s", "distributed.logging.distributed": "error"}
-    with config.set(quiet):
+    with config.set(quiet | {"distributed.comm.timeouts.connect": "60s"}):
         if scheduler:
             with Client(scheduler) as client:
                 yield client
             return
         local = {"threads_per_worker": 1, "memory_limit": 0, "dashboard_address": None}
-        with LocalCluster(n_workers=workers, processes=True, **local) as cluster, Client(cluster) as client:
+        with _deaf_children():
+            cluster = LocalCluster(n_workers=workers, processes=True, silence_logs=logging.CRITICAL, **local)
+        with cluster, Client(cluster) as client:
             yield client
+
+
+@contextmanager
+def _deaf_children() -> Iterator[None]:
+    """Processes that are started here do not hear Ctrl-C: whoever started them does, and ends them in good order."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def why(reason: BaseException | None) -> str:
