@@ -208,6 +208,8 @@ def write(problem: Problem, cells: Sequence[Cell], folder: Path) -> list[Cell]:
     with FileLock(folder / ".lock"):
         new = {cell.key for cell in cells}
         cells = [cell for cell in read(folder) if cell.key not in new] + list(cells)
+        order = {(row.method, row.repulsion, row.layers): place for place, row in enumerate(problem.rows)}
+        cells.sort(key=lambda cell: (order.get(cell.key[:3], len(order)), cell.seed))
         lines = io.StringIO()
         out = csv.writer(lines)
         out.writerow(["problem", "method", "repulsion", "oracle", "layers", "seed", "metric", "value"])
