@@ -19,6 +19,10 @@ from repulse import (
     fit_heads,
     fit_networks,
 )
+from repulse.particles.fit import _regress
+from repulse.particles.heads import Heads
+from repulse.particles.problem import as_it_is
+from repulse.particles.tasks import Regression
 from repulse.recipe import KERNELS, ON, RULES, SCHEDULES
 
 QUICK = Recipe(epochs=25, heads=5, lr=3e-2)
@@ -77,6 +81,21 @@ def test_units_of_regression_targets_do_not_matter(factor):
     # Two float32 fits drift apart by rounding, but by less than a twentieth of the noise.
     torch.testing.assert_close(moved.mean, factor * plain.mean + 7 * (factor > 1), rtol=0, atol=0.005 * factor)
     torch.testing.assert_close(moved.std, factor * plain.std, rtol=0.05, atol=0)
+
+
+def test_regression_starts_at_least_squares_and_each_head_where_it_was_in_directions_without_data():
+    generator = torch.Generator().manual_seed(0)
+    features = torch.randn(400, 3, generator=generator)
+    features[:, 2] = 0.0
+    y = features @ torch.tensor([2.0, -1.0, 0.0]) + 0.1 * torch.randn(400, generator=generator)
+    heads = Heads(5, 3, Regression(0.1), generator=generator)
+    before = heads.weight[:, 0, 2].detach().clone()
+    left = _regress(heads, features, as_it_is, y)
+    solution = torch.linalg.lstsq(features[:, :2].double(), y.double()).solution
+    assert torch.allclose(heads.weight[:, 0, :2].double(), solution.expand(5, 2), atol=1e-3)
+    assert torch.equal(heads.weight[:, 0, 2], before)
+    residual = (features[:, :2].double() @ solution - y.double()).square().mean()
+    assert left == pytest.approx(float(residual.log()), abs=1e-3)
 
 
 @pytest.mark.parametrize("noise", [0.1, None])
