@@ -197,7 +197,8 @@ class _Bar:
         self.left -= job.seconds
         self.thought += job.seconds
         self.took += seconds
-        minutes = self.left * self.took / self.thought / self.workers / 60
+        pace = min(max(self.took / self.thought, 1 / 3), 3.0)  # what was nearly done says little about the rest
+        minutes = self.left * pace / self.workers / 60
         self.bar.set_description_str(name_of(job), refresh=False)
         self.bar.set_postfix_str(f"about {minutes:.0f} min left", refresh=False)
         self.bar.update()
