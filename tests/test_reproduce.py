@@ -108,7 +108,7 @@ def test_presets_share_no_cell_of_heads(place: Place):
     assert heads[1]
     assert not heads[0] & heads[1]
     trained = [c.job.about["recipe"] for c in full.cells if c.labels["method"] == "LL-E"]
-    assert all(recipe["epochs"] == 30 and recipe["lr"] == 1e-4 for recipe in trained)
+    assert all(recipe["epochs"] == 1 and recipe["lr"] == 1e-4 for recipe in trained)  # a change of its own stays
 
 
 def test_a_network_that_is_trained_has_the_seed_of_its_cell(tmp_path: Path):
@@ -184,6 +184,15 @@ def test_methods_down_one_table_a_network_and_oracles_are_not_compared():
     assert [first.place(i, 0) for i in range(3)] == [None, 1, 0]
     assert first.printed == {(0, 0): 1.0, (0, 1): 1.0, (0, 2): 1.0}
     assert "Repelled on other images" in first.footnote
+    for name, marked in (("noise", {(2, 1), (2, 2)}), ("Tiny ImageNet", set()), ("16 patches", set())):
+        means = {"accuracy": COLUMNS["accuracy"], "mean auroc": Column("mean"), f"{name} auroc": Column(name)}
+        labels = {"network": "A", "method": "fs-RLL-E", "repulsion": name, "layers": "last", "row": name, "seed": 0}
+        figures = {"accuracy": 90.0, "mean auroc": 80.0, f"{name} auroc": 80.0}
+        plain = {**labels, "repulsion": None, "row": "LL-E"}
+        found = [
+            Outcome(one, str(i), {"figures": figures}) for i, one in enumerate((plain, plain | {"row": "x"}, labels))
+        ]
+        assert down(found, means)[0].marks == marked, name
 
 
 def test_methods_across_the_best_of_a_row():

@@ -150,8 +150,9 @@ def reproduce(
         for experiment in known:
             typer.echo(f"{experiment.name:18}{experiment.source:{wide}}{experiment.title}")
         return
-    setting = Setting(preset, data_root(data), seeds)
-    work = Reproduction(registry.chosen(names), setting, out)
+    chosen = registry.chosen(names)
+    setting = Setting(preset, data_root(data) if chosen else Path(), seeds)
+    work = Reproduction(chosen, setting, out)
     if dry_run:
         typer.echo(work.dry_run(workers).text())
         for name, plan in work.plans.items():
@@ -163,7 +164,8 @@ def reproduce(
         try:
             tally = work.run(workers, scheduler, progress=sys.stderr.isatty())
         except KeyboardInterrupt:
-            typer.echo("Stopped. What was finished is kept; the same command goes on from there.", err=True)
+            work.write(command)
+            typer.echo("Stopped. What was finished is kept and written; the same command goes on from there.", err=True)
             raise typer.Exit(130) from None
         for findings in work.write(command):
             typer.echo(f"\n{findings.title} ({findings.source})")
@@ -175,8 +177,9 @@ def reproduce(
             typer.echo(f"Failed: {dict(job.about)}: {reason}", err=True)
         failed = len(tally.failed) + len(tally.skipped)
         typer.echo(f"\n{tally.done} jobs, {tally.seconds / 60:.0f} minutes of one core. Written to {work.folder}.")
+    judged = write_claims(work.folder)
     if "all" in names or "claims" in names:
-        typer.echo(table(write_claims(work.folder)))
+        typer.echo(table(judged))
     if failed:
         raise typer.Exit(1)
 

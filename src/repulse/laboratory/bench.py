@@ -20,6 +20,7 @@ from repulse.backbone.fingerprint import fingerprint_of, settings_of
 from repulse.baselines import LastLayer
 from repulse.data.images import normalise
 from repulse.files import write_whole
+from repulse.laboratory.job import digest_of_code
 from repulse.modes import evaluating
 from repulse.particles.scaling import Scaling
 from repulse.recipe import Recipe
@@ -126,7 +127,8 @@ class Bench:
     def features(self, images: Tensor, source: Source | None = None) -> Tensor:
         """Features of images, or of what a source makes of them, from the cache if they are there."""
         about = [fingerprint_of(self.network), [tap.name for tap in self.backbone.taps], digest_of(images)]
-        about += [self.images.mean, self.images.std, settings_of(source)]
+        about += [self.images.mean, self.images.std, settings_of(source), digest_of_code("repulse.backbone")]
+        about += [] if source is None else [digest_of_code("repulse.repulsion")]
         key = hashlib.sha256(json.dumps(about).encode()).hexdigest()[:24]
         path = None if self.cache is None else self.cache / f"{key}.safetensors"
         if path is not None and path.is_file():

@@ -38,11 +38,13 @@ class Foreign:
         repel: to repel on.
         judge: to judge on.
         whole: what to halve if one of them is not there.
+        apart: whether the two are of different classes, so that repelling on one tells little of the other.
     """
 
     repel: Part | None
     judge: Part
     whole: Part | None = None
+    apart: bool = False
 
 
 FOREIGN = {
@@ -52,7 +54,7 @@ FOREIGN = {
     "EMNIST": Foreign(("emnist", "train"), ("emnist", "test")),
     "letters": Foreign(None, ("notmnist", "all"), ("notmnist", "all")),
     "CIFAR-100": Foreign(("cifar100", "train"), ("cifar100", "test")),
-    "Tiny ImageNet": Foreign(("tiny-imagenet", "repulsion"), ("tiny-imagenet", "evaluation")),
+    "Tiny ImageNet": Foreign(("tiny-imagenet", "repulsion"), ("tiny-imagenet", "evaluation"), apart=True),
     "Places365": Foreign(None, ("places365", "val")),
     "textures": Foreign(("dtd", "train"), ("dtd", "test"), ("dtd", "ten-classes")),
     "SVHN": Foreign(("svhn", "train"), ("svhn", "test")),

@@ -47,8 +47,9 @@ class Setting:
         return self.preset == "cpu"
 
     def count(self, cpu: int, paper: int) -> int:
-        """How many seeds to run."""
-        return self.seeds or (cpu if self.small else paper)
+        """How many seeds to run: as many as were asked for, and at most those of the preset."""
+        most = cpu if self.small else paper
+        return min(self.seeds or most, most)
 
     def has(self, name: str, split: str) -> bool:
         """Whether a data set is there."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from repulse.laboratory.cells import code_of, measure
+from repulse.laboratory.cells import MAIN, code_of, measure
 from repulse.laboratory.collections import FOREIGN, SETS, TRAINING, repulsion_of, sets_of, there
 from repulse.laboratory.experiment import Cell, Outcome, Plan, Setting, groups
 from repulse.laboratory.features import features_job
@@ -20,7 +20,7 @@ from repulse.laboratory.training import PUBLISHED, Network
 from repulse.recipe import PAPER_TRAINING
 from repulse.report.table import Column, Table
 
-SEEDLESS = ("MAP", "DDU", "KNN", "ViM", "Energy", "Mahalanobis", "discriminator")
+SEEDLESS = ("MAP", "MAP + temperature", "DDU", "KNN", "ViM", "Energy", "Mahalanobis", "discriminator")
 """Methods in which nothing is random."""
 
 HEADS = ("LL-E", "RLL-E", "fs-RLL-E")
@@ -108,14 +108,14 @@ class Grid:
     def _cells(self, network: Network, row: Row, seeds: int, several: Several, setting: Setting) -> list[Cell]:
         labels = {"network": network.label, "method": row.method, "repulsion": row.repulsion, "layers": row.layers}
         if row.method == "DE":
-            count = several.members or several.count(network)
+            count = several.members or several.count(network)  # of any number of seeds: it is one ensemble
             members = list(several.networks) if not network.schedule else [network] * count
             if len(members) < 2:
                 return []
             named = {**labels, "method": f"DE-{len(members)}", "row": f"DE-{len(members)}", "seed": 0}
             return [Cell(deep_ensemble_job(self.collection, members, setting.data), named)]
         fixed = row.method in SEEDLESS and not network.schedule
-        recipe = dict(row.recipe) | ({} if setting.small or row.method not in HEADS else PAPER_TRAINING)
+        recipe = ({} if setting.small or row.method not in HEADS else PAPER_TRAINING) | dict(row.recipe)
         return [
             Cell(
                 cell_job(self.collection, network, row, seed, setting.data, recipe),
@@ -171,7 +171,7 @@ def down(
         table = Table("method", list(shown.values()), title=f"{title}, {network}" if title else str(network))
         for (name,), seeds in groups(found, "row").items():
             labels = seeds[0].labels
-            oracle = [i for i, key in enumerate(shown) if _is_oracle(labels, key)]
+            oracle = [i for i, key in enumerate(shown) if _is_oracle(seeds[0], key)]
             paper = [printed(str(network), str(labels["method"]), labels["repulsion"], key) for key in shown]  # pyright: ignore[reportArgumentType]
             table.add(str(name), [[one.figures.get(key, math.nan) for key in shown] for one in seeds], oracle, paper)
         table.footnote = ORACLE if table.marks else ""
@@ -208,6 +208,10 @@ ORACLE = (
 )
 
 
-def _is_oracle(labels: Mapping[str, Any], key: str) -> bool:
-    """Whether a figure is about the set that was repelled on."""
-    return labels["repulsion"] in FOREIGN and labels["repulsion"] in key
+def _is_oracle(outcome: Outcome, key: str) -> bool:
+    """Whether a figure is about the set that was repelled on, or a mean over sets with that one."""
+    name = outcome.labels["repulsion"]
+    if name not in FOREIGN or FOREIGN[name].apart:  # pyright: ignore[reportArgumentType]
+        return False
+    averaged = "mean" in key and (name in MAIN or key.replace("mean", str(name)) in outcome.figures)
+    return str(name) in key or (averaged and name != "letters")

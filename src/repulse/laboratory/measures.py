@@ -111,7 +111,7 @@ def measure_digits(trial: Trial, dirt: Dirt, main: Sequence[str] | None = None) 
             one[f"ambiguous {name}"] = 100 * metrics.auroc(scores[dirty], other)
         for kind in ("clean", "ambiguous"):
             over = [one[f"{kind} {name}"] for name in outside if main is None or name in main]
-            one[f"{kind} mean"] = sum(over) / len(over)
+            one |= {f"{kind} mean": sum(over) / len(over)} if over else {}
         figures.append(one)
     return {**_calibration(parts), **_mean_of(figures)}
 

@@ -100,6 +100,7 @@ def _alone(todo: Sequence[Job], place: Place, tally: Tally, bar: _Bar) -> None:
         if any(need.key in bad for need in job.needs):
             bad.add(job.key)
             tally.skipped.append(job)
+            bar.add(job)
             continue
         bar.say(job)
         try:
@@ -107,6 +108,7 @@ def _alone(todo: Sequence[Job], place: Place, tally: Tally, bar: _Bar) -> None:
         except Exception as reason:
             bad.add(job.key)
             tally.failed.append((job, why(reason)))
+            bar.add(job)
         else:
             tally.done += 1
             tally.seconds += seconds
@@ -133,9 +135,11 @@ def _spread(todo: Sequence[Job], place: Place, workers: int, scheduler: str | No
             elif any(need.key in bad for need in job.needs):
                 bad.add(job.key)
                 tally.skipped.append(job)
+                bar.add(job)
             else:
                 bad.add(job.key)
                 tally.failed.append((job, why(future.exception())))
+                bar.add(job)
 
 
 def _after(job: Job, place: Place, needs: Sequence[float]) -> float:
@@ -193,10 +197,12 @@ class _Bar:
     def say(self, job: Job) -> None:
         self.bar.set_description_str(name_of(job))
 
-    def add(self, job: Job, seconds: float) -> None:
+    def add(self, job: Job, seconds: float = 0.0) -> None:
+        """A job that is over; after no time at all, if it failed or another process had done it."""
         self.left -= job.seconds
-        self.thought += job.seconds
-        self.took += seconds
+        if seconds:
+            self.thought += job.seconds
+            self.took += seconds
         pace = min(max(self.took / self.thought, 1 / 3), 3.0)  # what was nearly done says little about the rest
         minutes = self.left * pace / self.workers / 60
         self.bar.set_description_str(name_of(job), refresh=False)
