@@ -69,10 +69,12 @@ def test_a_key_sees_what_the_function_uses_of_its_module_and_nothing_else(tmp_pa
     parts = {
         "import": "from repulse.laboratory.job import work\n",
         "used": "LIMIT = 3\n",
-        "helper": "def helper(x):\n    return min(x, LIMIT)\n",
+        "low": "LOW = 0\n",
+        "helper": "def helper(x, low=LOW):\n    figures = x\n    return [min(v, LIMIT) for v in figures]\n",
         "guess": "SECONDS = 5.0\n",
         "main": "@work(seconds=lambda about: SECONDS)\ndef main(about, place):\n    return helper(about)\n",
         "other": "def other():\n    return 1\n",
+        "figures": "def figures():\n    helper = 1\n    return helper\n",
     }
 
     def digest(**changes: str) -> str:
@@ -87,6 +89,8 @@ def test_a_key_sees_what_the_function_uses_of_its_module_and_nothing_else(tmp_pa
     assert digest(used="# three\nLIMIT = 3\n") == before
     assert digest(used="LIMIT = 40\n") != before
     assert digest(helper="def helper(x):\n    return max(x, LIMIT)\n") != before
+    assert digest(low="LOW = 1\n") != before
+    assert digest(figures="def figures():\n    return 7\n") == before
     sys.modules.pop("own", None)
 
 

@@ -75,6 +75,7 @@ def plan(setting: Setting) -> Plan:
         for strategy in strategies:
             repulsion = "pool" if STRATEGIES[strategy][0] in REPELLED else None
             labels = {"network": network, "method": strategy, "repulsion": repulsion}
+            labels |= {} if network == label else {"beyond": "the paper"}
             jobs = [Job(buy, {**how, "strategy": strategy, "seed": i}, needs) for i in range(setting.count(3, 5))]
             cells += [Cell(job, {**labels, "seed": seed}) for seed, job in enumerate(jobs)]
     return Plan(cells, notes)

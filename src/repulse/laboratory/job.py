@@ -12,6 +12,7 @@ import ast
 import hashlib
 import importlib.util
 import json
+import symtable
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -122,22 +123,36 @@ def digest_of_code(name: str) -> str:
 @cache
 def digest_of_function(function: Work) -> str:
     """A digest of what a function does, and of all that it uses of its own module, directly or not."""
-    tree = _bare(ast.parse(_file(function.__module__).read_text(encoding="utf-8")))
+    source = _file(function.__module__).read_text(encoding="utf-8")
+    scopes = {scope.get_name(): scope for scope in symtable.symtable(source, "", "exec").get_children()}
     known: dict[str, ast.stmt] = {}
-    for statement in tree.body:
-        for node in ast.walk(statement):
-            if isinstance(statement, ast.FunctionDef | ast.ClassDef) and node is statement:
-                known[statement.name] = statement
-                statement.decorator_list = [mark for mark in statement.decorator_list if "'work'" not in ast.dump(mark)]
-            elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-                known.setdefault(node.id, statement)
+    for statement in _bare(ast.parse(source)).body:
+        if isinstance(statement, ast.FunctionDef | ast.ClassDef):
+            statement.decorator_list = [mark for mark in statement.decorator_list if "'work'" not in ast.dump(mark)]
+            known[statement.name] = statement
+        elif isinstance(statement, ast.Assign | ast.AnnAssign):
+            known |= dict.fromkeys(_names(statement, ast.Store), statement)
     used, ahead = {}, [function.__name__]
     while ahead:
         name = ahead.pop()
         if name in known and name not in used:
             used[name] = known[name]
-            ahead += [node.id for node in ast.walk(known[name]) if isinstance(node, ast.Name)]
+            ahead += _globals(scopes[name], known[name]) if name in scopes else _names(known[name], ast.Load)
     return _digest(used[name] for name in sorted(used))
+
+
+def _names(tree: ast.AST, context: type[ast.expr_context]) -> list[str]:
+    return [node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, context)]
+
+
+def _globals(scope: symtable.SymbolTable, tree: ast.stmt) -> list[str]:
+    """Names of its module that a function or class uses: in its body, at any depth, or in its head."""
+    body = [symbol.get_name() for symbol in scope.get_symbols() if symbol.is_global()]
+    body += [name for child in scope.get_children() for name in _globals(child, ast.Pass())]
+    head = [getattr(tree, part, []) for part in ("decorator_list", "bases", "keywords")]
+    arguments = getattr(tree, "args", None)
+    head += [arguments.defaults, arguments.kw_defaults] if arguments else []
+    return body + [name for part in head for node in part if node for name in _names(node, ast.Load)]
 
 
 def _file(module: str) -> Path:

@@ -21,6 +21,7 @@ DIGIT_NOTES = (
     "Letters are notMNIST and stand in for EMNIST. KMNIST, Omniglot and letters are halved at random: one half is to "
     "repel on, the other to judge on.",
     "Heads are trained with this library's short recipes, not for the paper's 30 epochs.",
+    "SNGP's factor is chosen on one half of the test labels and judged on the other half.",
 )
 
 RESNET20 = Network("ResNet-20", "resnet20", like="WRN-28-10")
@@ -34,6 +35,7 @@ PHOTO_NOTES = (
     "Tiny ImageNet: 100 classes to repel on, the other 100 to judge on. Textures: half to repel on, half to judge on. "
     "Noise: uniform pixels, other draws.",
     "Heads are trained with this library's short recipes, not for the paper's 30 epochs.",
+    "SNGP's factor, and a temperature, are chosen on one half of the test labels and judged on the other half.",
 )
 
 

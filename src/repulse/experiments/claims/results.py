@@ -53,7 +53,10 @@ class Results:
     def _outcomes(self) -> dict[str, list[Outcome]]:
         found: dict[str, list[Outcome]] = {}
         for one in self.findings:
-            found.setdefault(one.name, []).extend(one.outcomes)
+            own = [
+                outcome for outcome in one.outcomes if not outcome.labels.get("beyond")
+            ]  # of which it claims nothing
+            found.setdefault(one.name, []).extend(own)
         return found
 
     def outcomes(self, experiment: str) -> list[Outcome]:

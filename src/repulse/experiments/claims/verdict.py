@@ -126,7 +126,7 @@ class Part:
         low, high = self._range(level)
         if low > self.low and high < self.high:
             return "holds"
-        return "fails" if high <= self.low or low >= self.high else "open"
+        return "fails" if high < self.low or low > self.high else "open"
 
     @property
     def clearance(self) -> float:
