@@ -58,6 +58,7 @@ def small(monkeypatch) -> Images:
     for module in (features, cells):
         monkeypatch.setattr(module, "images_of", lambda name, root: images)
     monkeypatch.setattr(features, "load_network", lambda *about: network.eval())
+    monkeypatch.setattr(features, "files_of", lambda name, root: [])
     for module in (features, grid):
         monkeypatch.setattr(module, "sets_of", lambda name, root: ["textures", "noise"])
         monkeypatch.setattr(module, "repulsion_of", lambda name, root: ["textures", "training data"])
@@ -124,6 +125,7 @@ def test_a_network_that_is_trained_has_the_seed_of_its_cell(tmp_path: Path):
 
 def test_keys_see_the_code_of_the_method_alone():
     assert cells.code_of("DDU") == ("repulse.baselines.ddu",)
+    assert cells.code_of("SNGP") == ("repulse.baselines.sngp", "repulse.baselines.ddu")  # from which it has a function
     assert cells.code_of("fs-RLL-E") == ("repulse.baselines.heads",)
     assert cells.code_of("DE-5") == ("repulse.baselines.deep_ensemble",)
 

@@ -195,8 +195,11 @@ def _seconds(about: Mapping[str, Any]) -> float:
     return about["rounds"] * (one * (3 if method == "DE-3" else 1) + heads + 0.4)
 
 
-@work("acquire", "batchbald", "particles", "recipe", "prediction", "networks", "backbone.split", "baselines.method",
-      "baselines.ddu", "baselines.deep_ensemble", "data.images", seconds=_seconds)  # fmt: skip
+METHODS = tuple(f"baselines.{name}" for name in ("method", "heads", "map", "ddu", "deep_ensemble"))
+CODE = ("acquire", "batchbald", "particles", "recipe", "prediction", "networks", "backbone.split", "data.images")
+
+
+@work(*CODE, *METHODS, seconds=_seconds)
 def buy(about: Mapping[str, Any], place: Place) -> Result:
     """One strategy from the first labels to the last: what it bought, and how good that made it."""
     pool = Pool.drawn(place.data, about["clean"], about["ambiguous"], about["labels"], about["seed"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -70,11 +71,14 @@ def _made(about: Mapping[str, Any], view: View, classes: int) -> Method:
 
 
 def code_of(method: str) -> tuple[str, ...]:
-    """The module of a method, whose code decides what it finds."""
+    """The module of a method, whose code decides what it finds, and those of other methods that it uses."""
     if method not in METHODS:
         return (DeepEnsemble.__module__,)
     one = torch.zeros(2, 1)
-    return (type(METHODS[method](Setting(LastLayer(one, one[:, 0]), one))).__module__,)
+    own = sys.modules[type(METHODS[method](Setting(LastLayer(one, one[:, 0]), one))).__module__]
+    others = {getattr(thing, "__module__", None) for thing in vars(own).values()}
+    others = {name for name in others if name and name.startswith("repulse.baselines.")}
+    return (own.__name__, *sorted(others - {own.__name__, "repulse.baselines.method"}))
 
 
 @dataclass

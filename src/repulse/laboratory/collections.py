@@ -125,9 +125,28 @@ def images_of(name: str, root: Path) -> Images:
     return Images(train, targets, *test.labelled, judged, repelled, MEAN, STD, human=test.soft if people else None)
 
 
+def files_of(name: str, root: Path) -> list[list[str | int]]:
+    """Which splits a collection is made of in this folder, and how many bytes their files have: what keys go by."""
+    parts = [TRAINING[name], (TRAINING[name][0], "test"), *([("cifar10h", "test")] if name == "cifar10" else [])]
+    for key in sets_of(name, root):
+        foreign = FOREIGN[key]
+        parts += [foreign.repel, foreign.judge] if _has_both(foreign, root) else [foreign.whole]
+    return [[*part, _bytes(root, part)] for part in parts if part is not None and there(root, part)]
+
+
+def _bytes(root: Path, part: Part) -> int:
+    found = find(root, about(part[0]).layouts(part[1])) or ()
+    return sum(path.stat().st_size for path in found if path.is_file())
+
+
+def _has_both(foreign: Foreign, root: Path) -> bool:
+    """Whether a set has images to judge on, and others to repel on unless it is not for that."""
+    return there(root, foreign.judge) and (there(root, foreign.repel) or foreign.whole is None)
+
+
 def _both(foreign: Foreign, root: Path) -> tuple[Tensor | None, Tensor]:
     """Images to repel on, and others to judge on."""
-    if there(root, foreign.judge) and (there(root, foreign.repel) or foreign.whole is None):
+    if _has_both(foreign, root):
         to_repel = load(*foreign.repel, root).images if foreign.repel and there(root, foreign.repel) else None
         to_judge = load(*foreign.judge, root).images
     else:

@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from repulse.laboratory.bench import Bench
-from repulse.laboratory.collections import images_of, repulsion_of, sets_of
+from repulse.laboratory.collections import files_of, images_of, repulsion_of, sets_of
 from repulse.laboratory.job import Job, Place, Result, work
 from repulse.laboratory.training import Network, load_network, make_ambiguous_digits, training_job
+
+READERS = ("data.images", "data.cifar", "data.glyphs", "data.scenes", "data.toys", "data.dirty_mnist")
 
 
 def _seconds(about: Mapping[str, Any]) -> float:
@@ -19,7 +21,7 @@ def _seconds(about: Mapping[str, Any]) -> float:
     return (190_000 if about["collection"] == "dirty-mnist" else 90_000) * each / 1000 + 15
 
 
-@work("backbone", "repulsion", "data.images", "laboratory.bench", "laboratory.collections", seconds=_seconds)
+@work("backbone", "repulsion", *READERS, "laboratory.bench", "laboratory.collections", seconds=_seconds)
 def compute_features(about: Mapping[str, Any], place: Place) -> Result:
     """Features of all sets, kept in files."""
     view = bench_for(about["collection"], about["network"], about["seed"], place).view("last")
@@ -32,11 +34,12 @@ def features_job(collection: str, network: Network, seed: int, data: Path) -> Jo
     """The job that computes features by a network, which is trained before unless it is published."""
     about = {"collection": collection, "network": network.about, "seed": seed if network.schedule else 0}
     about |= {"judged": sets_of(collection, data), "repelled": repulsion_of(collection, data)}
+    about |= {"files": files_of(collection, data)}
     if network.schedule:
         needs = (training_job(collection, network.about, seed),)
     else:
         needs = (Job(make_ambiguous_digits, {}),) if collection == "dirty-mnist" else ()
-    return Job(compute_features, about, needs)
+    return Job(compute_features, about, needs, () if network.schedule else ("repulse.networks.resnet_cifar",))
 
 
 def bench_for(collection: str, network: Mapping[str, Any], seed: int, place: Place) -> Bench:

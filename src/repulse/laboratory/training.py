@@ -71,7 +71,7 @@ def make_ambiguous_digits(about: Mapping[str, Any], place: Place) -> Result:
     return {"figures": {"images": float(len(made))}}
 
 
-@work("networks", "data.images", seconds=_seconds)
+@work("networks", "data.images", "data.dirty_mnist", seconds=_seconds)
 def train_network(about: Mapping[str, Any], place: Place) -> Result:
     """A trained network, whose weights are kept in a file."""
     images, targets = training_set(about["collection"], place.data, place.progress)
