@@ -157,7 +157,10 @@ def _client(workers: int, scheduler: str | None) -> Iterator[Any]:
             "Several workers need dask: `pip install 'repulse[lab]'`, or run with `--workers 0`."
         ) from reason
     quiet = {"distributed.worker.memory.terminate": False, "distributed.admin.tick.limit": "1h"}
-    with config.set(quiet | {"distributed.comm.timeouts.connect": "60s"}):
+    # Memory that a network gives back it will want again at once; to return it to the system costs half of the time.
+    memory = {"MALLOC_TRIM_THRESHOLD_": 2**30, "MALLOC_MMAP_THRESHOLD_": 2**30, "OMP_NUM_THREADS": 1}
+    quiet |= {"distributed.comm.timeouts.connect": "60s", "distributed.nanny.pre-spawn-environ": memory}
+    with config.set(quiet):
         if scheduler:
             with Client(scheduler) as client:
                 yield client
