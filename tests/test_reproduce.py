@@ -21,7 +21,7 @@ from repulse.laboratory.collections import FOREIGN, SETS, _both, images_of, repu
 from repulse.laboratory.experiment import Cell, Experiment, Outcome, Plan, Setting
 from repulse.laboratory.grid import Grid, Row, Several, across, down
 from repulse.laboratory.job import Job, Place, execute, result
-from repulse.laboratory.runner import in_order
+from repulse.laboratory.runner import Tally, in_order
 from repulse.laboratory.training import Network, fresh, load_network, train_network, training_job
 from repulse.report.figures import Figure, Group, Heat, Line, Lines, Points
 from repulse.report.table import Column, Table
@@ -384,7 +384,10 @@ def test_the_command_tells_of_failures_and_of_a_stop(tmp_path: Path, monkeypatch
     stopped = CliRunner().invoke(cli.app, options)
     assert stopped.exit_code == 130
     assert "goes on from there" in stopped.output
-    monkeypatch.undo()
+    monkeypatch.setattr(reproduce, "run", lambda *about, **how: Tally(failed=[(Job(_job, {"seed": 7}), "it broke")]))
+    failed = CliRunner().invoke(cli.app, options)
+    assert failed.exit_code == 1
+    assert "Failed: {'seed': 7}: it broke" in failed.output
 
 
 @pytest.mark.usefixtures("registered")

@@ -17,7 +17,7 @@ from tqdm import tqdm
 
 from repulse.ensemble import Ensemble
 from repulse.errors import CheckpointError, DataError, RecipeError, check_positive_integer, expected
-from repulse.files import write_whole
+from repulse.files import with_nan, without_nan, write_whole
 from repulse.metrics import summary
 from repulse.metrics.overlap import Index, batches_of
 from repulse.metrics.passes import Method, Pass, cut, labelled_batches, pass_over
@@ -89,7 +89,7 @@ class Evaluation:
 
     def to_json(self, path: str | Path | None = None) -> str:
         """All of it as JSON, null where there is no number; also written to a file if there is a path."""
-        text = json.dumps({"format": FORMAT, **_without_nan(asdict(self))}, indent=1, allow_nan=False) + "\n"
+        text = json.dumps({"format": FORMAT, **without_nan(asdict(self))}, indent=1, allow_nan=False) + "\n"
         if path is not None:
             write_whole(path, text)
         return text
@@ -101,7 +101,7 @@ class Evaluation:
             kept = json.loads(source.read_text(encoding="utf-8") if isinstance(source, Path) else source)
             if kept.pop("format") != FORMAT:
                 raise CheckpointError(expected("source", f"an evaluation of format {FORMAT}", "another format"))
-            kept = _with_nan({f.name: kept[f.name] for f in fields(Evaluation)})
+            kept = with_nan({f.name: kept[f.name] for f in fields(Evaluation)})
             intervals = {s: {k: Interval(*v) for k, v in found.items()} for s, found in kept.pop("intervals").items()}
             return Evaluation(**kept, intervals=intervals)
         except (ValueError, KeyError, TypeError, AttributeError) as reason:
@@ -214,22 +214,6 @@ def _named(ood: Mapping[str, Any] | None) -> dict[str, Any]:
     if taken:
         raise DataError(expected("the names in `ood`", "other than 'id' and 'edges'", repr(taken.pop())))
     return dict(ood or {})
-
-
-def _without_nan(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _without_nan(entry) for key, entry in value.items()}
-    if isinstance(value, list | tuple):
-        return [_without_nan(entry) for entry in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def _with_nan(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _with_nan(entry) for key, entry in value.items()}
-    if isinstance(value, list):
-        return [_with_nan(entry) for entry in value]
-    return math.nan if value is None else value
 
 
 __all__ = ["Evaluation", "Method", "evaluate"]

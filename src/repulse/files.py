@@ -1,10 +1,12 @@
-"""Files that are written whole or not at all."""
+"""Files that are written whole or not at all, and numbers that JSON has no name for."""
 
 from __future__ import annotations
 
+import math
 import os
 import tempfile
 from pathlib import Path
+from typing import Any
 
 
 def write_whole(path: str | Path, content: str | bytes) -> Path:
@@ -35,3 +37,21 @@ def sweep(path: Path) -> None:
 
 def _prefix(name: str) -> str:
     return f".{name}."
+
+
+def without_nan(value: Any) -> Any:
+    """Plain data with None in place of every number that is not finite, as JSON wants it."""
+    if isinstance(value, dict):
+        return {key: without_nan(entry) for key, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [without_nan(entry) for entry in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def with_nan(value: Any) -> Any:
+    """Plain data with NaN in place of every None."""
+    if isinstance(value, dict):
+        return {key: with_nan(entry) for key, entry in value.items()}
+    if isinstance(value, list):
+        return [with_nan(entry) for entry in value]
+    return math.nan if value is None else value

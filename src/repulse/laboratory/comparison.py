@@ -17,7 +17,7 @@ from tqdm import tqdm
 
 from repulse.baselines import METHODS, DeepEnsemble, Method, Setting, build
 from repulse.errors import CheckpointError, DataError, check_choice, expected
-from repulse.files import write_whole
+from repulse.files import with_nan, without_nan, write_whole
 from repulse.laboratory.bench import Bench, Images
 from repulse.laboratory.measures import Trial
 from repulse.metrics.overlap import overlap
@@ -194,7 +194,7 @@ def read(folder: Path) -> list[Cell]:
     except (ValueError, TypeError) as reason:
         raise CheckpointError(expected(f"the file {path}", "as it was written", str(reason))) from reason
     for cell in cells:
-        cell.figures = {key: math.nan if value is None else value for key, value in cell.figures.items()}
+        cell.figures = with_nan(cell.figures)
     return cells
 
 
@@ -216,7 +216,7 @@ def write(problem: Problem, cells: Sequence[Cell], folder: Path) -> list[Cell]:
         for cell in cells:
             about = [problem.name, cell.method, cell.repulsion or "", "; ".join(cell.oracle), cell.layers, cell.seed]
             out.writerows([*about, key, repr(value)] for key, value in cell.figures.items())
-        kept = [asdict(cell) | {"figures": _without_nan(cell.figures)} for cell in cells]
+        kept = [asdict(cell) | {"figures": without_nan(cell.figures)} for cell in cells]
         write_whole(folder / "cells.json", json.dumps(kept, indent=1, allow_nan=False) + "\n")
         write_whole(folder / "results.csv", lines.getvalue())
         parts = [f"# {problem.title}"]
@@ -224,10 +224,6 @@ def write(problem: Problem, cells: Sequence[Cell], folder: Path) -> list[Cell]:
             parts += [f"## {HEADINGS[layers]}", *(table.markdown() for table in several)]
         write_whole(folder / "tables.md", "\n\n".join(parts) + "\n")
     return cells
-
-
-def _without_nan(figures: dict[str, float]) -> dict[str, float | None]:
-    return {key: value if math.isfinite(value) else None for key, value in figures.items()}
 
 
 def legend(cells: Sequence[Cell]) -> str:

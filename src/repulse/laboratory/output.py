@@ -11,14 +11,13 @@ from __future__ import annotations
 import csv
 import io
 import json
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from repulse.errors import CheckpointError, expected
-from repulse.files import write_whole
+from repulse.files import with_nan, without_nan, write_whole
 from repulse.laboratory.experiment import Experiment, Outcome
 from repulse.report.figures import Figure
 from repulse.report.plots import save_picture, to_svg
@@ -63,7 +62,7 @@ class Findings:
 
     def to_json(self) -> dict[str, Any]:
         plain = ("name", "title", "source", "preset", "command", "date", "minutes", "notes", "missing")
-        cells = [{"labels": dict(o.labels), "key": o.key, "figures": _without_nan(o.figures)} for o in self.outcomes]
+        cells = [{"labels": dict(o.labels), "key": o.key, "figures": without_nan(o.figures)} for o in self.outcomes]
         return {
             "format": FORMAT,
             **{key: getattr(self, key) for key in plain},
@@ -83,7 +82,7 @@ def read(folder: Path) -> Findings:
         tables = [Table.from_json(table) for table in kept.pop("tables")]
         figures = [Figure.from_json(figure) for figure in kept.pop("figures")]
         cells = [
-            Outcome(cell["labels"], cell["key"], {"figures": _with_nan(cell["figures"])}) for cell in kept.pop("cells")
+            Outcome(cell["labels"], cell["key"], {"figures": with_nan(cell["figures"])}) for cell in kept.pop("cells")
         ]
         return Findings(**kept, tables=tables, figures=figures, outcomes=cells)
     except (OSError, ValueError, KeyError, TypeError) as reason:
@@ -137,11 +136,3 @@ def _lines(findings: Findings) -> str:
         start = [findings.name, findings.preset, *("" if label is None else label for label in labels)]
         out.writerows([*start, metric, repr(value)] for metric, value in outcome.figures.items())
     return lines.getvalue()
-
-
-def _without_nan(figures: dict[str, float]) -> dict[str, float | None]:
-    return {key: value if value is not None and math.isfinite(value) else None for key, value in figures.items()}
-
-
-def _with_nan(figures: dict[str, float | None]) -> dict[str, float]:
-    return {key: math.nan if value is None else value for key, value in figures.items()}

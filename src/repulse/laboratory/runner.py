@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import signal
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -37,12 +37,12 @@ class Tally:
     skipped: list[Job] = field(default_factory=list)
 
 
-def in_order(jobs: Iterable[Job]) -> list[Job]:
-    """These jobs and all they need, each once, and after what it needs."""
+def in_order(jobs: Iterable[Job], skip: Callable[[Job], bool] = lambda job: False) -> list[Job]:
+    """These jobs and all they need, each once, and after what it needs; without those to skip and what these need."""
     ordered: dict[str, Job] = {}
 
     def visit(job: Job) -> None:
-        if job.key not in ordered:
+        if job.key not in ordered and not skip(job):
             for need in job.needs:
                 visit(need)
             ordered[job.key] = job
@@ -54,17 +54,7 @@ def in_order(jobs: Iterable[Job]) -> list[Job]:
 
 def missing(jobs: Iterable[Job], place: Place) -> list[Job]:
     """Those that are still to be done, in order; what only finished jobs need is not needed any more."""
-    ordered: dict[str, Job] = {}
-
-    def visit(job: Job) -> None:
-        if job.key not in ordered and not job.done(place):
-            for need in job.needs:
-                visit(need)
-            ordered[job.key] = job
-
-    for job in jobs:
-        visit(job)
-    return list(ordered.values())
+    return in_order(jobs, lambda job: job.done(place))
 
 
 def run(

@@ -12,6 +12,7 @@ from itertools import cycle
 from typing import TYPE_CHECKING, Any
 
 from repulse.errors import CheckpointError, expected
+from repulse.files import without_nan
 from repulse.report.plots import INK, PALETTE, panels
 
 if TYPE_CHECKING:
@@ -191,7 +192,7 @@ class Figure:
 
     def to_json(self) -> dict[str, Any]:
         """All of it as plain JSON; None where there is no number."""
-        return _without_nan(asdict(self))
+        return without_nan(asdict(self))
 
     @staticmethod
     def from_json(kept: dict[str, Any]) -> Figure:
@@ -213,14 +214,6 @@ def _panel(kept: dict[str, Any]) -> Lines | Points | Heat:
 
 def _with_nan(kept: dict[str, Any], *lists: str) -> dict[str, Any]:
     return kept | {name: [math.nan if value is None else value for value in kept[name]] for name in lists}
-
-
-def _without_nan(data: Any) -> Any:
-    if isinstance(data, dict):
-        return {key: _without_nan(value) for key, value in data.items()}
-    if isinstance(data, list | tuple):
-        return [_without_nan(value) for value in data]
-    return None if isinstance(data, float) and not math.isfinite(data) else data
 
 
 def _labels(axis: Axes, panel: Lines | Points | Heat) -> None:
