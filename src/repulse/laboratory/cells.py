@@ -46,8 +46,22 @@ def measure(about: Mapping[str, Any], place: Place) -> Result:
         figures = measure_digits(trial, Dirt.of(place.data), MAIN)
     else:
         figures = measure_photographs(trial)
-    figures |= {"fit_seconds": seconds, "milliseconds": milliseconds}
+    figures |= {"fit_seconds": seconds, "milliseconds": milliseconds, "parameters": _parameters(trial, about, place)}
     return {"figures": {key: value for key, value in figures.items() if math.isfinite(value)}}
+
+
+def _parameters(trial: Trial, about: Mapping[str, Any], place: Place) -> float:
+    """Of the networks and, instead of their last layer, the heads; NaN for methods that also store other things."""
+    if "members" in about:
+        members = [(one["network"], one["seed"]) for one in about["members"]]
+    else:
+        members = [(about["network"], about["network_seed"])]
+    benches = [bench_for(about["collection"], *member, place) for member in members]
+    count = sum(weights.numel() for bench in benches for weights in bench.network.parameters())
+    if isinstance(trial.method, LastLayerEnsemble):
+        last = sum(weights.numel() for weights in benches[0].backbone.weights)
+        return count - last + sum(weights.numel() for weights in trial.method.heads.parameters())
+    return count if about["method"] == "MAP" or "members" in about else math.nan
 
 
 def fitted(about: Mapping[str, Any], place: Place) -> tuple[Trial, float]:

@@ -11,7 +11,7 @@ from typing import Any
 from repulse.laboratory.bench import Bench
 from repulse.laboratory.collections import files_of, images_of, repulsion_of, sets_of
 from repulse.laboratory.job import Job, Place, Result, work
-from repulse.laboratory.training import Network, load_network, make_ambiguous_digits, training_job
+from repulse.laboratory.training import PUBLISHED, Network, load_network, make_ambiguous_digits, training_job
 
 READERS = ("data.images", "data.cifar", "data.glyphs", "data.scenes", "data.toys", "data.dirty_mnist")
 
@@ -38,6 +38,7 @@ def features_job(collection: str, network: Network, seed: int, data: Path) -> Jo
     if network.schedule:
         needs = (training_job(collection, network.about, seed),)
     else:
+        about |= {"weights": PUBLISHED[network.name]}
         needs = (Job(make_ambiguous_digits, {}),) if collection == "dirty-mnist" else ()
     return Job(compute_features, about, needs, () if network.schedule else ("repulse.networks.resnet_cifar",))
 
