@@ -121,6 +121,11 @@ def test_a_single_deep_ensemble_is_as_random_as_what_it_faces():
     assert several.confidence.endswith("one side being a single run")
     assert verdict(check, runs("LL-E", ours) + runs("DE-3", [77.0])).word == "undecided"
     assert verdict(BETTER, runs("LL-E", ours) + runs("MAP", [77.0])).word == "confirmed"  # nothing in MAP is random
+    steady = verdict(check, runs("LL-E", [80.0, 80.0, 80.0]) + runs("DE-3", [79.9]))
+    assert steady.word == "undecided"  # heads that hardly vary say nothing of how much deep ensembles do
+    assert steady.interval == pytest.approx((0.1 - 0.2, 0.1 + 0.2))
+    count = runs("LL-E", [10.0, 10.0], "parameters") + runs("DE-3", [50.0], "parameters")
+    assert verdict(better(cases("LL-E", "DE-*", "parameters")), count).word == "confirmed"
 
 
 def test_methods_with_taps_or_other_sets_are_not_mixed_in():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import pickle
 import sys
 import threading
 from pathlib import Path
@@ -14,6 +15,7 @@ import torch
 import jobs
 from repulse import RepulseError
 from repulse.errors import CheckpointError
+from repulse.laboratory import runner
 from repulse.laboratory.job import Job, Place, digest_of_code, digest_of_function, execute, result
 from repulse.laboratory.runner import in_order, minutes, missing, run
 
@@ -135,6 +137,15 @@ def test_work_runs_in_one_thread_and_gives_the_threads_back(place: Place, monkey
         assert torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(before)
+
+
+def test_a_worker_with_other_code_does_nothing(place: Place):
+    job = Job(jobs.double, {"what": "one", "value": 1})
+    there = pickle.loads(pickle.dumps(job))
+    assert "_key" not in there.__dict__  # so that it is that of the code over there
+    assert runner._after(there, job.key, place, []) > 0
+    with pytest.raises(RepulseError, match="code of repulse on a worker"):
+        runner._after(there, "0" * 24, place, [])
 
 
 def test_order_puts_needs_first_and_each_once():

@@ -92,6 +92,10 @@ class Job:
             self.__dict__["_key"] = hashlib.sha256(text.encode()).hexdigest()[:24]
         return self.__dict__["_key"]
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Without the key: another process may have other code."""
+        return {name: value for name, value in self.__dict__.items() if name != "_key"}
+
     @property
     def digests(self) -> dict[str, str]:
         """Of all code that decides its result."""

@@ -109,11 +109,15 @@ def _spread(todo: Sequence[Job], place: Place, workers: int, scheduler: str | No
     with _client(workers, scheduler) as client:
         from distributed import as_completed
 
+        bar.workers = max(sum(client.nthreads().values()), 1)
         futures: dict[str, Any] = {}
-        jobs = {job.key: job for job in todo}
+        jobs = {f"{job.key}-{place.keep}": job for job in todo}
         for priority, job in enumerate(todo):
             needs = [futures[need.key] for need in job.needs if need.key in futures]
-            futures[job.key] = client.submit(_after, job, place, needs, key=job.key, priority=-priority, pure=False)
+            name = f"{job.key}-{place.keep}"  # those of others on this scheduler may have the same key
+            futures[job.key] = client.submit(
+                _after, job, job.key, place, needs, key=name, priority=-priority, pure=False
+            )
         bad: set[str] = set()
         for future in as_completed(list(futures.values())):
             job = jobs[future.key]
@@ -132,8 +136,10 @@ def _spread(todo: Sequence[Job], place: Place, workers: int, scheduler: str | No
                 bar.add(job)
 
 
-def _after(job: Job, place: Place, needs: Sequence[float]) -> float:
-    """Done once the scheduler has the results of `needs`."""
+def _after(job: Job, key: str, place: Place, needs: Sequence[float]) -> float:
+    """Done once the scheduler has the results of `needs`, and under the key that whoever asked for it will look for."""
+    if job.key != key:
+        raise RepulseError("The code of repulse on a worker is not that of the one who sent the job: install the same.")
     return execute(job, place)
 
 

@@ -94,7 +94,6 @@ class Summary:
             "Experiments": str(len(self.findings)),
             "Cells run": str(len({outcome.key for outcome in every})),
             "Seeds, at most": str(len({outcome.labels.get("seed") for outcome in every} - {None}) or 1),
-            "Work on one core": views.duration(sum(findings.minutes for findings in self.findings)),
             "Beside the paper’s": f"{self.compared} numbers",
             "Date": dates[0] if len(dates) == 1 else f"{dates[0]} to {dates[-1]}",
         }
