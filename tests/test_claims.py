@@ -10,7 +10,7 @@ from scipy import stats
 
 from repulse import CheckpointError, DataError
 from repulse.experiments import paper
-from repulse.experiments.claims import CLAIMS, Judged, Results, judge, table, write_claims
+from repulse.experiments.claims import CLAIMS, Judged, Results, judge, orderings, table, write_claims
 from repulse.experiments.claims.relations import Claim, Side, better, cases, no_worse, same
 from repulse.experiments.claims.verdict import VERDICTS, Part, decide, interval, kind
 from repulse.laboratory.experiment import Outcome
@@ -126,6 +126,30 @@ def test_a_single_deep_ensemble_is_as_random_as_what_it_faces():
     assert steady.interval == pytest.approx((0.1 - 0.2, 0.1 + 0.2))
     count = runs("LL-E", [10.0, 10.0], "parameters") + runs("DE-3", [50.0], "parameters")
     assert verdict(better(cases("LL-E", "DE-*", "parameters")), count).word == "confirmed"
+
+
+def test_orderings_of_the_tables_come_out_again_or_not():
+    ddu = [cell("DDU", s, figures={"ambiguous letters": 84.0 + n}) for s, n in enumerate(NOISE)]
+    map_ = [cell("MAP", s, figures={"ambiguous letters": 60.0 - n}) for s, n in enumerate(NOISE)]
+    better_than_ddu = [cell("LL-E", s, figures={"ambiguous letters": 90.0 + n}) for s, n in enumerate(NOISE)]
+    wild = [cell("fs-RLL-E", s, "training data", figures={"ambiguous letters": 60 + 40 * (s % 2)}) for s in range(5)]
+    every = ddu + map_ + better_than_ddu + wild
+    found = orderings.find(results(every, "feature-collapse"))
+    words = {(one.ahead, one.behind): one.word for one in found}
+    training = "fs-RLL-E + training data"
+    assert words == {  # LL-E and training data are 0.05 apart in the paper, which is no ordering
+        ("DDU", "MAP"): "reproduced",
+        ("DDU", "LL-E"): "reversed",
+        ("DDU", training): "open",
+        ("LL-E", "MAP"): "reproduced",
+        (training, "MAP"): "open",
+    }
+    page = orderings.markdown(found)
+    assert "| B.3, LeNet | 2 | 2 | 1 |" in page
+    assert (
+        "## Reversed (1)\n\n- Table B.3: DDU 84.00 against LL-E 90.00 (ambiguous letters, LeNet); ahead by 5.77" in page
+    )
+    assert "None could be judged" in orderings.markdown([])
 
 
 def test_methods_with_taps_or_other_sets_are_not_mixed_in():

@@ -249,6 +249,23 @@ def printed(table: str, network: str, method: str, repulsion: str | None, metric
     return number if math.isfinite(number) else None
 
 
+def numbers(table: str) -> dict[tuple[str, str], dict[str, float]]:
+    """All numbers of Table "B.2" to "B.6": by network and metric, then by row ("fs-RLL-E + letters").
+
+    Examples:
+        >>> numbers("B.3")["LeNet", "ambiguous letters"]["DDU"]
+        84.76
+    """
+    check_choice("table", table, _NUMBERS)
+    methods_across = any(column == "MAP" for _, _, column in _NUMBERS[table])
+    found: dict[tuple[str, str], dict[str, float]] = {}
+    for (network, row, column), text in _NUMBERS[table].items():
+        method, metric = (column, row) if methods_across else (row, column)
+        if math.isfinite(float(text)):
+            found.setdefault((network, metric), {})[method] = float(text)
+    return found
+
+
 def marked(table: str, mark: str) -> dict[str, list[str]]:
     """By metric, the rows that Table "1", "2" or "3" prints "bold" or "underlined", or "plain".
 

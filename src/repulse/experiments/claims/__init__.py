@@ -2,7 +2,7 @@
 
 CLAIMS       every claim, with a test
 judge        verdicts over a folder of results
-write_claims verdicts into claims.json and claims.md
+write_claims verdicts into claims.json and claims.md, and orderings of tables into orderings.md
 table        verdicts for a terminal
 """
 
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from repulse.experiments.claims import digits, objects, others
+from repulse.experiments.claims import digits, objects, orderings, others
 from repulse.experiments.claims.relations import Claim
 from repulse.experiments.claims.results import Results
 from repulse.experiments.claims.verdict import VERDICTS, Verdict
@@ -54,8 +54,9 @@ def judge(folder: str | Path) -> list[Judged]:
 
 
 def write_claims(folder: str | Path) -> list[Judged]:
-    """Judge, and write `claims.json` and `claims.md` beside the experiments."""
+    """Judge, and write `claims.json`, `claims.md` and `orderings.md` beside the experiments."""
     judged, folder = judge(folder), Path(folder)
+    write_whole(folder / "orderings.md", orderings.markdown(orderings.find(Results.read(folder))))
     kept = {"format": FORMAT, "claims": [one.to_json() for one in judged]}
     write_whole(folder / "claims.json", json.dumps(kept, indent=1, allow_nan=False) + "\n")
     write_whole(folder / "claims.md", markdown(judged))

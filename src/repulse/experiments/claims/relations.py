@@ -89,7 +89,12 @@ def cases(
 
 def better(what: Iterable[Case], need: str = "all") -> Check:
     """Ours is better: higher, or lower where lower is better."""
-    return _check(what, lambda kind: (-math.inf, 0.0) if kind.lower else (0.0, math.inf), need)
+    return _check(what, bounds_of_better, need)
+
+
+def bounds_of_better(kind: Kind) -> tuple[float, float]:
+    """Where a difference lies if ours is better."""
+    return (-math.inf, 0.0) if kind.lower else (0.0, math.inf)
 
 
 def no_worse(what: Iterable[Case], within: float, need: str = "all") -> Check:
@@ -120,7 +125,7 @@ def _check(what: Iterable[Case], bounds: Bounds, need: str) -> Check:
                 (part.about, part.differences): part
                 for one in run
                 for each in _expanded(results, one, case)
-                for part in _parts(results, one, each, bounds)
+                for part in parts_of(results, one, each, bounds)
             }
             parts += found.values()
             absent |= {} if found else {_absent(results, one, case): None for one in run}
@@ -138,7 +143,7 @@ def _expanded(results: Results, experiment: str, case: Case) -> list[Case]:
     return [(Side(ours.row, name, ours.at), Side(theirs.row, name, theirs.at)) for name in names]
 
 
-def _parts(results: Results, experiment: str, case: Case, bounds: Bounds) -> list[Part]:
+def parts_of(results: Results, experiment: str, case: Case, bounds: Bounds) -> list[Part]:
     """A part for each place at which both sides were run."""
     ours, theirs = case
     fixed = set(ours.at) & (set(theirs.at) if isinstance(theirs, Side) else set(ours.at))
