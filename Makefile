@@ -7,7 +7,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 DATA ?= $(or $(REPULSE_DATA),data)
 INPUTS := pyproject.toml constraints.txt
 
-.PHONY: help setup demo test figures tables cifar clinc taps defaults evaluate docs data clean
+.PHONY: help setup demo test figures tables cifar clinc taps defaults evaluate results docs data clean
 
 help:
 	@echo "make demo      install, train a small network on digits, retrofit it, write demo/index.html"
@@ -21,6 +21,7 @@ help:
 	@echo "make taps      measure what taps add to the time of a prediction"
 	@echo "make docs      build the documentation site in site/"
 	@echo "make evaluate  compare every method on CIFAR-10 and DirtyMNIST (needs the real data; two hours)"
+	@echo "make results   reproduce the paper for two cores and write docs/results (needs the real data; two hours)"
 	@echo "make defaults  measure the table that decided the default recipe (needs the real data)"
 
 # torch first and pinned: anything that asks for it later then finds it there.
@@ -78,6 +79,10 @@ evaluate: $(VENV)/.dev
 	$(BIN)/repulse evaluate --network resnet20 --data $(DATA)
 	$(BIN)/repulse evaluate --network lenet --data $(DATA)
 	$(BIN)/python benchmarks/comparison.py
+
+results: $(VENV)/.dev
+	$(BIN)/repulse reproduce all --preset cpu --data $(DATA)
+	$(BIN)/python benchmarks/results.py
 
 data: $(VENV)/.dev
 	$(BIN)/python -m repulse.data.fetch $(DATA)

@@ -143,9 +143,15 @@ def test_cells_measure_and_deep_ensembles_are_those_of_their_members(place: Plac
         assert figures["mean auroc"] == pytest.approx((figures["textures auroc"] + figures["noise auroc"]) / 2)
     assert found["DDU"]["accuracy"] == found["MAP"]["accuracy"]
     assert found["DDU"]["textures auroc"] != found["MAP"]["textures auroc"]
+    plain = sum(
+        weights.numel() for weights in features.bench_for("cifar10", NETWORK.about, 0, place).network.parameters()
+    )
+    last = sum(weights.numel() for weights in features.bench_for("cifar10", NETWORK.about, 0, place).backbone.weights)
+    assert (found["MAP"]["parameters"], found["DE-2"]["parameters"]) == (plain, 2 * plain)
+    assert found["LL-E"]["parameters"] == plain + 9 * last  # ten heads instead of one
+    assert "parameters" not in found["DDU"]
     for key in ("accuracy", "nll", "ece"):  # both members are the same network here
         assert found["DE-2"][key] == pytest.approx(found["MAP"][key], abs=1e-4)
-    bench = features.bench_for("cifar10", NETWORK.about, 0, place)
     right = bench.network(small.prepared(small.test)).argmax(dim=1) == small.test_targets
     assert found["MAP"]["accuracy"] == pytest.approx(100 * float(right.float().mean()), abs=1e-4)
 
@@ -204,6 +210,13 @@ def test_methods_across_the_best_of_a_row():
     assert [table.place(0, j) for j in range(3)] == [None, 1, 0]
     both = across(outcomes(), {k: COLUMNS[k] for k in ("accuracy", "noise auroc")}, "network, metric", "two")
     assert [name for name, _ in both.rows] == ["A, accuracy", "A, noise", "B, accuracy", "B, noise"]
+    deep = [
+        Outcome({"network": n, "method": m, "repulsion": None, "row": m, "seed": 0}, m, {"figures": {"ece": 1.0}})
+        for n, m in (("A", "DE-5"), ("B", "DE-3"))
+    ]
+    one = across(deep, {"ece": COLUMNS["ece"]}, "network", "of any size in one column")
+    assert [column.name for column in one.columns] == ["DE"]
+    assert [one.cell(i, 0) for i in range(2)] == ["1.0", "1.0"]
 
 
 def test_a_table_in_latex_and_back_from_json():

@@ -30,7 +30,7 @@ GRID = Grid(
     ROWS,
     cpu=Several((RESNET18,), 3),
     paper=Several(PAPER_DIGITS.networks[-1:], 10, members=5),
-    notes=(*DIGIT_NOTES, "The deep ensemble has the 3 networks that were trained."),
+    notes=DIGIT_NOTES,
 )
 
 

@@ -183,12 +183,12 @@ def across(
     outcomes: Sequence[Outcome], metrics: Mapping[str, Column], label: str, title: str, printed: Printed = nothing
 ) -> Table:
     """One table: a row for each network and metric, methods are columns."""
-    names = list(groups(outcomes, "row"))
+    names = list(_columns(outcomes))
     better = {column.better for column in metrics.values()}
     digits = max(column.digits for column in metrics.values())
-    table = Table(label, [Column(str(n), digits, better.copy().pop()) for (n,) in names], title=title, across=True)
+    table = Table(label, [Column(name, digits, better.copy().pop()) for name in names], title=title, across=True)
     for (network,), found in groups(outcomes, "network").items():
-        by_row = groups(found, "row")
+        by_row = _columns(found)
         for key, column in metrics.items():
             most = max(len(seeds) for seeds in by_row.values())
             values = [[_value(by_row.get(name, []), seed, key) for name in names] for seed in range(most)]
@@ -196,6 +196,14 @@ def across(
             paper = [o and printed(str(network), str(o.labels["method"]), o.labels["repulsion"], key) for o in rows]  # pyright: ignore
             table.add(f"{network}, {column.name}" if len(metrics) > 1 else str(network), values, (), paper)
     return table
+
+
+def _columns(outcomes: Sequence[Outcome]) -> dict[str, list[Outcome]]:
+    """Outcomes by row, deep ensembles of any number of members in one."""
+    found: dict[str, list[Outcome]] = {}
+    for (row,), seeds in groups(outcomes, "row").items():
+        found.setdefault("DE" if row.startswith("DE-") else row, []).extend(seeds)
+    return found
 
 
 def _value(seeds: Sequence[Outcome], seed: int, key: str) -> float | None:

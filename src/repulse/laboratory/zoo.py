@@ -17,6 +17,7 @@ DIGITS = Several((LENET, VGG11, VGG16, RESNET18), {"LeNet": 5, "VGG-11": 3, "VGG
 DIGIT_NOTES = (
     "LeNet is the paper's, trained for 8 epochs; VGG-11, VGG-16 and ResNet-18 have an eighth of its channels and are "
     "trained for 2 epochs, one-cycle.",
+    "A deep ensemble has all networks of its kind: five LeNets, three of the others.",
     "AmbiguousMNIST is built here after the published recipe, unless its files are in the data folder.",
     "Letters are notMNIST and stand in for EMNIST. KMNIST, Omniglot and letters are halved at random: one half is to "
     "repel on, the other to judge on.",

@@ -1,0 +1,104 @@
+"""Put what `repulse reproduce all` found in docs/results: tables, figures, claims, the page and pictures of it.
+
+Pictures of the page need playwright and chromium; without them those that are there stay.
+
+    repulse reproduce all --preset cpu && python benchmarks/results.py
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import shutil
+import sys
+from pathlib import Path
+
+from repulse.experiments.claims import judge, orderings
+from repulse.experiments.claims.results import Results
+from repulse.experiments.registry import NAMES
+from repulse.laboratory.output import FILE, read
+from repulse.report.reproduction import write_report
+from repulse.report.table import Column, Table
+from tables import ROOT, insert
+
+KEPT = ("*/tables.md", "*/tables.tex", "*/results.csv", f"*/{FILE}", "*/figures/*", "claims.*", "orderings.md")
+SHOTS = {  # name: where the page is scrolled to, width, height, colours
+    "report-top": ("header", 1280, 900, "light"),
+    "report-claims": ("#claims", 1280, 900, "light"),
+    "report-table": ("#cifar10", 1280, 900, "light"),
+    "report-map": ("#uncertainty-map", 1280, 900, "dark"),
+    "report-phone": ("header", 390, 844, "light"),
+}
+
+
+def copy(results: Path, to: Path) -> None:
+    """All but the cache, in place of what was there."""
+    shutil.rmtree(to, ignore_errors=True)
+    for pattern in KEPT:
+        for path in sorted(results.glob(pattern)):
+            target = to / path.relative_to(results)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(path, target)
+
+
+def contents(results: Path) -> str:
+    """Every experiment with its page, how much was run, and how long it took."""
+    lines = ["| experiment | in the paper | cells | minutes of one core | |", "| --- | --- | --- | --- | --- |"]
+    found = [read(results / name) for name in NAMES if (results / name / FILE).is_file()]
+    for one in found:
+        links = f"[page](cpu/{one.name}/tables.md) · [numbers](cpu/{one.name}/results.csv)"
+        lines.append(f"| {one.title} | {one.source} | {len(one.outcomes)} | {one.minutes:.0f} | {links} |")
+    dates, commands = (sorted({getattr(one, name) for one in found}) for name in ("date", "command"))
+    said = f"Run on {', '.join(dates)} by `{'`, `'.join(commands)}`; minutes are with the networks and features that "
+    return said + "experiments share.\n\n" + "\n".join(lines)
+
+
+def verdicts(results: Path) -> str:
+    """How many claims and orderings came out how."""
+    judged = judge(results)
+    words = list(dict.fromkeys(one.verdict.word for one in judged))
+    table = Table("of", [Column(word, 0) for word in words])
+    table.add("claims", [[float(sum(one.verdict.word == word for one in judged)) for word in words]])
+    return table.markdown() + "\n\n" + orderings.summary(orderings.find(Results.read(results))).markdown()
+
+
+def photograph(page: Path, folder: Path) -> None:
+    """Pictures of the page in a browser."""
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as tool:
+        browser = tool.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox", "--disable-gpu"])
+        for name, (where, width, height, colours) in SHOTS.items():
+            tab = browser.new_page(
+                viewport={"width": width, "height": height},
+                color_scheme=colours,  # pyright: ignore[reportArgumentType]
+                reduced_motion="reduce",
+            )
+            tab.goto(page.resolve().as_uri())
+            tab.wait_for_selector(".plot svg")
+            tab.locator(where).first.scroll_into_view_if_needed()
+            tab.evaluate("where => document.querySelector(where).scrollIntoView()", where)
+            tab.screenshot(path=folder / f"{name}.png")
+            tab.close()
+        browser.close()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--results", type=Path, default=Path("results/cpu"), help="folder that was written to")
+    results = parser.parse_args().results
+    if not (results / "claims.json").is_file():
+        sys.exit(f"{results / 'claims.json'} is not there: run `repulse reproduce all` first.")
+    docs = ROOT / "docs" / "results"
+    copy(results, docs / "cpu")
+    page = write_report(docs / "cpu")
+    insert(docs / "index.md", "contents", contents(results))
+    insert(docs / "index.md", "verdicts", verdicts(results))
+    if importlib.util.find_spec("playwright") and shutil.which("chromium"):
+        photograph(page, ROOT / "docs" / "images")
+    print(f"{docs}: {sum(len(json.loads(p.read_text())['cells']) for p in docs.glob(f'cpu/*/{FILE}'))} cells")
+
+
+if __name__ == "__main__":
+    main()
