@@ -143,10 +143,9 @@ def test_cells_measure_and_deep_ensembles_are_those_of_their_members(place: Plac
         assert figures["mean auroc"] == pytest.approx((figures["textures auroc"] + figures["noise auroc"]) / 2)
     assert found["DDU"]["accuracy"] == found["MAP"]["accuracy"]
     assert found["DDU"]["textures auroc"] != found["MAP"]["textures auroc"]
-    plain = sum(
-        weights.numel() for weights in features.bench_for("cifar10", NETWORK.about, 0, place).network.parameters()
-    )
-    last = sum(weights.numel() for weights in features.bench_for("cifar10", NETWORK.about, 0, place).backbone.weights)
+    bench = features.bench_for("cifar10", NETWORK.about, 0, place)
+    plain = sum(weights.numel() for weights in bench.network.parameters())
+    last = sum(weights.numel() for weights in bench.backbone.weights)
     assert (found["MAP"]["parameters"], found["DE-2"]["parameters"]) == (plain, 2 * plain)
     assert found["LL-E"]["parameters"] == plain + 9 * last  # ten heads instead of one
     assert "parameters" not in found["DDU"]
