@@ -26,8 +26,8 @@ KEPT = ("*/tables.md", "*/tables.tex", "*/results.csv", f"*/{FILE}", "*/figures/
 SHOTS = {  # name: where the page is scrolled to, width, height, colours
     "report-top": ("header", 1280, 900, "light"),
     "report-claims": ("#claims", 1280, 900, "light"),
-    "report-table": ("#cifar10", 1280, 900, "light"),
-    "report-map": ("#uncertainty-map", 1280, 900, "dark"),
+    "report-table": ("#cifar10 .results", 1280, 900, "light"),
+    "report-map": ("#uncertainty-map .plot", 1280, 900, "dark"),
     "report-phone": ("header", 390, 844, "light"),
 }
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+import warnings
 from pathlib import Path
 
-from repulse.errors import DataError
+from repulse.errors import DataError, FitWarning
 from repulse.laboratory.job import work
 
 
@@ -20,6 +21,12 @@ def _mark(about, place) -> None:
 def double(about, place):
     _mark(about, place)
     return {"figures": {"value": 2.0 * about["value"]}}
+
+
+@work()
+def doubt(about, place):
+    warnings.warn("it has not converged", FitWarning, stacklevel=2)
+    return {"figures": {}}
 
 
 @work(seconds=lambda about: 20.0)

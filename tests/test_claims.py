@@ -254,7 +254,7 @@ def test_toys_are_judged_task_by_task():
             {"network": "MLP", "task": task, "method": "fs-RLL-E"}, **{"std near": 0.1, "std far": far}
         )
         outcomes += labelled({"network": "MLP", "task": task, "method": "deep ensemble"}, **{"std far": 1.0})
-    assert BY_ID["toy-doubt-grows"].test(results(outcomes, "toy")).evidence.startswith("Holds in all 2 parts")
+    assert BY_ID["toy-doubt-grows"].test(results(outcomes, "toy")).evidence.startswith("Holds in both parts")
     found = BY_ID["toy-ensembles-confident"].test(results(outcomes, "toy"))
     assert (
         found.word,

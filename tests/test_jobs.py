@@ -109,6 +109,12 @@ def test_work_is_done_once_and_kept_with_all_it_takes_to_repeat_it(place: Place)
     assert kept["versions"]["torch"] == torch.__version__
 
 
+def test_warnings_are_kept_with_the_result(place: Place):
+    job = Job(jobs.doubt, {})
+    execute(job, place)
+    assert json.loads(job.path(place).read_text())["warnings"] == ["it has not converged"]
+
+
 def test_two_at_once_do_the_work_once(place: Place):
     job = Job(jobs.double, {"what": "one", "value": 1})
     threads = [threading.Thread(target=execute, args=(job, place)) for _ in range(4)]

@@ -14,6 +14,7 @@ import importlib.util
 import json
 import symtable
 import time
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -24,7 +25,7 @@ from typing import Any
 import torch
 from filelock import FileLock
 
-from repulse.errors import CheckpointError, expected
+from repulse.errors import CheckpointError, FitWarning, expected
 from repulse.files import write_whole
 from repulse.version import __version__
 
@@ -202,15 +203,17 @@ def execute(job: Job, place: Place) -> float:
         if path.is_file():
             return 0.0
         start = time.perf_counter()
-        with one_thread():
+        with one_thread(), warnings.catch_warnings(record=True) as warned:
+            warnings.simplefilter("always", FitWarning)
             found = job.function(job.about, place)
         seconds = time.perf_counter() - start
-        write_whole(path, json.dumps(_record(job, found, seconds), indent=1, allow_nan=False) + "\n")
+        said = [str(one.message) for one in warned]
+        write_whole(path, json.dumps(_record(job, found, seconds, said), indent=1, allow_nan=False) + "\n")
     return seconds
 
 
-def _record(job: Job, found: Result, seconds: float) -> dict[str, Any]:
-    """Everything that is needed to repeat it."""
+def _record(job: Job, found: Result, seconds: float, said: list[str]) -> dict[str, Any]:
+    """Everything that is needed to repeat it, and what it was warned of."""
     return {
         "function": f"{job.function.__module__}:{job.function.__qualname__}",
         "about": dict(job.about),
@@ -219,6 +222,7 @@ def _record(job: Job, found: Result, seconds: float) -> dict[str, Any]:
         "versions": {"repulse": __version__, "torch": torch.__version__},
         "date": time.strftime("%Y-%m-%d"),
         "seconds": round(seconds, 2),
+        "warnings": said,
         "result": found,
     }
 

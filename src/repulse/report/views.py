@@ -166,9 +166,11 @@ def signed(value: float, digits: int = 2) -> str:
     """A number with its sign, and none if it is zero.
 
     Examples:
-        >>> [signed(value, 1) for value in (1.25, -0.3, -0.01)]
-        ['+1.2', '−0.3', '0.0']
+        >>> [signed(value, 1) for value in (1.25, -0.3, -0.01, -12345.6)]
+        ['+1.2', '−0.3', '0.0', '−12,346']
     """
+    if abs(value) >= 1000:
+        return f"{value:+,.0f}".replace("-", "−")
     text = f"{value:+.{digits}f}"
     return text.replace("-", "−") if float(text) else text[1:]
 

@@ -66,7 +66,7 @@ def kind(metric: str) -> Kind:
         "aleatoric": Kind("nats", digits=3),
         "std": Kind("", digits=3),
         "final": Kind("points"),
-        "parameters": Kind("", lower=True, digits=0),
+        "parameters": Kind("parameters", lower=True, digits=0),
     }
     other = Kind("points", lower=True) if metric == "ambiguous share" else Kind("points", margin=1.0)
     return named.get(first, other)
@@ -205,7 +205,8 @@ def _evidence(word: str, chosen: Part, by_state: dict[str, list[Part]], count: i
     if count == 1:
         return f"{chosen.about}."
     holding = len(by_state.get("holds", []))
-    said = f"Holds in {'all' if holding == count else f'{holding} of'} {count} parts"
+    said = f"Holds in {f'all {count}' if holding == count else f'{holding} of {count}'} parts"
+    said = said.replace("all 2", "both")
     if word == CONFIRMED:
         return f"{said}; the one that decides: {chosen.about}."
     for state in ("fails", "open"):
