@@ -19,7 +19,7 @@ from repulse import metrics
 from repulse.baselines import LastLayer
 from repulse.data.corruptions import KINDS, SEVERITIES, corrupt
 from repulse.data.registry import about as entry
-from repulse.experiments import corrupted, corruption, uncertainty_map
+from repulse.experiments import cifar10, corrupted, corruption, curves, uncertainty_map
 from repulse.laboratory import cells, features
 from repulse.laboratory.bench import Images, View
 from repulse.laboratory.cells import Members, fitted
@@ -397,3 +397,33 @@ def test_maps_are_tabled_over_seeds_and_drawn_of_the_first(mapped):
         assert_kept(figure)
         figure.picture()
     assert uncertainty_map.figures(outcomes[1:2]) == []
+
+
+# Curves.
+
+
+def test_curves_stand_beside_the_table_and_change_nothing_in_it(photos):
+    plan = cifar10.plan(Setting("cpu", photos))
+    drawn = [cell for cell in plan.cells if cell.labels.get("beyond")]
+    assert {cell.labels["row"] for cell in drawn} == {*cifar10.DRAWN, "DE-2"}
+    figures = {"accuracy": 90.0, "mean auroc": 80.0}
+    risk = [0.001 * i for i in range(len(curves.COVERAGES))]
+    outcomes = []
+    for cell in plan.cells:
+        off = 0.1 * cell.labels["seed"]
+        bins = [None] * 10 + [0.7, 0.75, 0.83, 0.9, 0.98]
+        line = {"confidence": bins, "accuracy": [b and b - off for b in bins], "risk": [r + off for r in risk]}
+        kept = {"figures": {}, **line} if cell.labels.get("beyond") else {"figures": figures}
+        outcomes.append(Outcome(cell.labels, cell.job.key, kept))
+    table = cifar10.tables(outcomes)[0]
+    assert [name for name, _ in table.rows][:2] == ["MAP", "Energy"]
+    assert len(table.rows) == len({c.labels["row"] for c in plan.cells})
+    (figure,) = cifar10.figures(outcomes)
+    assert [panel.title for panel in figure.panels][:2] == ["ResNet-20: reliability", "ResNet-20: selection"]
+    reliability, selection = (panel.lines[2] for panel in figure.panels[:2])  # three seeds of heads
+    assert reliability.x == pytest.approx([0.7, 0.75, 0.83, 0.9, 0.98])
+    assert reliability.y == pytest.approx([x - 0.1 for x in reliability.x])
+    assert selection.y[0] == pytest.approx(10.0)
+    assert selection.high[0] - selection.low[0] == pytest.approx(20.0)
+    assert Figure.from_json(json.loads(json.dumps(figure.to_json()))).panels[0].lines[2].y == reliability.y
+    assert cifar10.figures([one for one in outcomes if not one.labels.get("beyond")]) == []
