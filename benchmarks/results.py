@@ -86,12 +86,15 @@ def photograph(page: Path, folder: Path) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--results", type=Path, default=Path("results/cpu"), help="folder that was written to")
-    results = parser.parse_args().results
+    parser.add_argument("--results", type=Path, default=Path("results"), help="folder that was written to")
+    written = parser.parse_args().results
+    results = written / "cpu"
     if not (results / "claims.json").is_file():
         sys.exit(f"{results / 'claims.json'} is not there: run `repulse reproduce all` first.")
     docs = ROOT / "docs" / "results"
     copy(results, docs / "cpu")
+    if (written / "paper").is_dir():  # what of it could be run
+        copy(written / "paper", docs / "paper")
     page = write_report(docs / "cpu")
     insert(docs / "index.md", "contents", contents(results))
     insert(docs / "index.md", "verdicts", verdicts(results))
