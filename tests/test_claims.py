@@ -286,6 +286,8 @@ def test_ways_to_acquire_are_found_whatever_they_repel_on():
     outcomes += labelled({"method": "fs-RLL-E MI", "repulsion": "pool"}, **{"final accuracy": 62.0})
     found = BY_ID["mutual-information-acquires-better"].test(results(outcomes, "active-learning"))
     assert (found.word, found.evidence[:20]) == ("confirmed", "Holds in all 5 parts")
+    many = decide([Part("x", (1.0, 1.1), 0.0, math.inf, kind("accuracy"))] * 20)
+    assert many.evidence.startswith("Holds in all 20 parts")
     assert found.evidence.endswith("Not here: fs-RLL-E PE.")
     found = BY_ID["acquisition-on-par"].test(results(outcomes, "active-learning"))
     assert "fails for DDU 50.00 against DE MI 60.00 (final accuracy)" in found.evidence

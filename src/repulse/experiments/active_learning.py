@@ -159,12 +159,7 @@ def _line(name: str, seeds: Sequence[Outcome], curve: str) -> Line:
     start = 1 if curve == "ambiguous share" else 0  # before anything is bought there is no share
     runs = [one.result["curves"][curve][start:] for one in seeds]
     x = seeds[0].result["curves"]["samples"][start:]
-    mean = [round(statistics.fmean(values), 4) for values in zip(*runs, strict=True)]
-    if len(runs) < 2:
-        return Line(name, x, mean)
-    std = [statistics.stdev(values) for values in zip(*runs, strict=True)]
-    low, high = ([round(m + side * s, 4) for m, s in zip(mean, std, strict=True)] for side in (-1, 1))
-    return Line(name, x, mean, low, high)
+    return Line.over(name, x, runs)
 
 
 def _range(outcomes: Sequence[Outcome], curve: str) -> tuple[float, float]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -132,12 +131,8 @@ def _panel(title: str, outcomes: Sequence[Outcome], metric: str, kind: str | Non
     keys |= {severity: f"{metric} {words(kind)} {severity}" for severity in SHOWN} if kind else {}
     lines = []
     for (row,), seeds in groups([one for one in outcomes if keys[0] in one.figures], "row").items():
-        values = [[one.figures[key] for one in seeds] for key in keys.values()]
-        means = [statistics.fmean(at) for at in values]
-        spread = [statistics.stdev(at) for at in values] if len(seeds) > 1 else []
-        low = [mean - half for mean, half in zip(means, spread, strict=False)]
-        high = [mean + half for mean, half in zip(means, spread, strict=False)]
-        lines.append(Line("" if kind else str(row), list(keys), means, low, high))
+        runs = [[one.figures[key] for key in keys.values()] for one in seeds]
+        lines.append(Line.over("" if kind else str(row), list(keys), runs))
     return Lines(title, "severity", LABELS[metric], lines)
 
 

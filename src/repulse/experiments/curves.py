@@ -91,12 +91,8 @@ def _reliability(name: str, seeds: Sequence[Mapping[str, Any]]) -> Line:
 
 
 def _risk(name: str, seeds: Sequence[Mapping[str, Any]]) -> Line:
-    at = [[100 * one["risk"][i] for one in seeds] for i in range(len(COVERAGES))]
-    means = [statistics.fmean(values) for values in at]
-    spread = [statistics.stdev(values) for values in at] if len(seeds) > 1 else []
-    low = [mean - half for mean, half in zip(means, spread, strict=False)]
-    high = [mean + half for mean, half in zip(means, spread, strict=False)]
-    return Line(name, [100 * coverage for coverage in COVERAGES], means, low, high)
+    runs = [[100 * risk for risk in one["risk"]] for one in seeds]
+    return Line.over(name, [100 * coverage for coverage in COVERAGES], runs)
 
 
 def _mean(values: Sequence[float | None]) -> float | None:

@@ -6,6 +6,7 @@ A `Figure` is a few panels under one caption; a panel is `Lines`, `Points` or `H
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import cycle
@@ -42,6 +43,21 @@ class Line:
     low: Sequence[float] = ()
     high: Sequence[float] = ()
     dots: bool = False
+
+    @staticmethod
+    def over(name: str, x: Sequence[float], runs: Sequence[Sequence[float]]) -> Line:
+        """The mean of several runs and, from two on, a band of one standard deviation.
+
+        Examples:
+            >>> line = Line.over("MAP", [0.0, 1.0], [[1.0, 4.0], [3.0, 4.0]])
+            >>> line.y, line.high
+            ([2.0, 4.0], [3.4142, 4.0])
+        """
+        at = list(zip(*runs, strict=True))
+        means = [statistics.fmean(values) for values in at]
+        spread = [statistics.stdev(values) for values in at] if len(runs) > 1 else []
+        low, high = ([round(m + side * s, 4) for m, s in zip(means, spread, strict=False)] for side in (-1, 1))
+        return Line(name, x, [round(mean, 4) for mean in means], low, high)
 
 
 @dataclass(frozen=True)

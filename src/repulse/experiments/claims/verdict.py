@@ -205,8 +205,8 @@ def _evidence(word: str, chosen: Part, by_state: dict[str, list[Part]], count: i
     if count == 1:
         return f"{chosen.about}."
     holding = len(by_state.get("holds", []))
-    said = f"Holds in {f'all {count}' if holding == count else f'{holding} of {count}'} parts"
-    said = said.replace("all 2", "both")
+    every = "both" if count == 2 else f"all {count}"
+    said = f"Holds in {every if holding == count else f'{holding} of {count}'} parts"
     if word == CONFIRMED:
         return f"{said}; the one that decides: {chosen.about}."
     for state in ("fails", "open"):
