@@ -106,6 +106,16 @@ def test_features_are_computed_once_then_read_and_modes_stay(images, tmp_path):
     assert torch.equal(Bench(images, networks[0], progress=False).view("last").test, first.test)  # without a folder
 
 
+def test_an_image_that_comes_several_times_goes_through_the_network_once(images, bench):
+    seen, some = [], images.train[:50]
+    hook = bench.network[0].register_forward_hook(lambda _, inputs, __: seen.append(len(inputs[0])))
+    features = bench.features(torch.cat([some[:30], some[10:], some[40:].flip(0)]))
+    hook.remove()
+    one = bench.features(some)
+    assert seen == [50]
+    torch.testing.assert_close(features, torch.cat([one[:30], one[10:], one[40:].flip(0)]))
+
+
 def test_all_that_features_depend_on_gives_another_file(images, bench, tmp_path):
     kept, some = replace(bench, cache=tmp_path), images.train[:20]
     others = replace(kept, images=replace(images, mean=(0.3,))), replace(kept, network=made(images, 1))
