@@ -93,8 +93,12 @@ def test_features_are_computed_once_then_read_and_modes_stay(images, tmp_path):
         each[0].register_forward_hook(lambda *_: counted.append(1))
     benches = [Bench(images, each, tmp_path, progress=False) for each in networks]
     counted.clear()  # the split looked at a few images
-    first, _ = benches[0].view("last"), benches[0].view("auto")
+    views = [benches[0].view("last"), benches[0].view("auto")]
     sets = [images.train, images.test, *images.outside.values()]
+    assert len(counted) == sum(-(-len(x) // BATCH) for x in sets)  # nobody has asked to repel yet
+    assert [list(view.repulsion) for view in views] == [list(images.repulsion)] * 2
+    assert all(len(view.repulsion[name]) for view in views for name in view.repulsion)
+    first = views[0]
     sets += [x if isinstance(x, torch.Tensor) else images.train for x in images.repulsion.values()]
     batches = sum(-(-len(x) // BATCH) for x in sets)
     assert (len(counted), len(list(tmp_path.iterdir()))) == (batches, len(sets))
@@ -307,7 +311,7 @@ def test_the_command_says_what_it_does_and_does_it(images, bench, monkeypatch, t
     done = evaluate(*common, "--methods", ",".join(names), "--seeds", 2)
     assert done.exit_code == 0, done.output
     assert {path.name for path in folder.glob("[!.]*")} == {"cells.json", "results.csv", "tables.md"}
-    assert len(list((tmp_path / "out" / "cache").iterdir())) == 7
+    assert len(list((tmp_path / "out" / "cache").iterdir())) == 4
     cells = comparison.read(folder)
     assert [c.method for c in cells] == 2 * [*names, "LL-E"]  # of two seeds, as it is random
     shown = ["Rows of light"]

@@ -21,7 +21,7 @@ from repulse.data.corruptions import KINDS, SEVERITIES, corrupt
 from repulse.data.registry import about as entry
 from repulse.experiments import cifar10, corrupted, corruption, curves, uncertainty_map
 from repulse.laboratory import cells, features
-from repulse.laboratory.bench import Images, View
+from repulse.laboratory.bench import Images, OnDemand, View
 from repulse.laboratory.cells import Members, fitted
 from repulse.laboratory.experiment import Outcome, Setting
 from repulse.laboratory.job import Place, execute, result
@@ -340,7 +340,12 @@ def mapped(monkeypatch, tmp_path):
     )
     layers = [LastLayer(torch.tensor([[1.0, sign], [0.0, 0.0]]), torch.zeros(2)) for sign in (1.0, -1.0)]
     view = View(
-        test[:0].repeat(1, 2), test.repeat(1, 2), {n: x.repeat(1, 2) for n, x in sets.items()}, {}, 0, lambda: layers[0]
+        test[:0].repeat(1, 2),
+        test.repeat(1, 2),
+        {n: x.repeat(1, 2) for n, x in sets.items()},
+        OnDemand({}),
+        0,
+        lambda: layers[0],
     )
     monkeypatch.setattr(uncertainty_map, "fitted", lambda about, place: (Trial(Members(layers), images, view), 0.0))
     monkeypatch.setattr(Dirt, "of", staticmethod(lambda root: Dirt(20, torch.zeros(0), torch.zeros(0))))

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property, partial
 from pathlib import Path
 
 import torch
@@ -64,6 +64,26 @@ class Images:
         return normalise(batch, self.mean, self.std).contiguous(memory_format=torch.channels_last)
 
 
+class OnDemand:
+    """Features that are computed when they are asked for: few methods repel on all sets there are.
+
+    Args:
+        make: for each set, what computes its features.
+    """
+
+    def __init__(self, make: Mapping[str, Callable[[], Tensor]]) -> None:
+        self._make = {name: cache(function) for name, function in make.items()}
+
+    def __getitem__(self, name: str) -> Tensor:
+        return self._make[name]()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._make)
+
+    def __len__(self) -> int:
+        return len(self._make)
+
+
 @dataclass(frozen=True, eq=False)
 class View:
     """What a method is given: features of every set, and the last layer on them.
@@ -80,7 +100,7 @@ class View:
     train: Tensor
     test: Tensor
     outside: Mapping[str, Tensor]
-    repulsion: Mapping[str, Tensor]
+    repulsion: OnDemand
     taps: int
     make_layer: Callable[[], LastLayer]
 
@@ -161,12 +181,14 @@ class Bench:
     def _all(self, change: Callable[[Tensor], Tensor], layer: LastLayer | None, taps: int) -> View:
         images = self.images
         train = change(self.features(images.train))
-        repulsion = {
-            name: change(self.features(self._some, x) if isinstance(x, Source) else self.features(x))
-            for name, x in images.repulsion.items()
-        }
+
+        def repelled(name: str) -> Tensor:
+            x = images.repulsion[name]
+            return change(self.features(self._some, x) if isinstance(x, Source) else self.features(x))
+
         outside = {name: change(self.features(x)) for name, x in images.outside.items()}
         make = (lambda: layer) if layer else lambda: LastLayer.fit(train, images.targets, self.backbone.outputs, taps)
+        repulsion = OnDemand({name: partial(repelled, name) for name in images.repulsion})
         return View(train, change(self.features(images.test)), outside, repulsion, taps, make)
 
     def _last(self) -> View:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from repulse.baselines import METHODS, DeepEnsemble, LastLayer, LastLayerEnsemble, Method, Setting, build
-from repulse.laboratory.bench import View
+from repulse.laboratory.bench import OnDemand, View
 from repulse.laboratory.collections import images_of
 from repulse.laboratory.features import bench_for
 from repulse.laboratory.job import Place, Result, work
@@ -124,5 +124,5 @@ def _deep_ensemble(about: Mapping[str, Any], place: Place) -> Trial:
         outsides.append(view.outside)
         layers.append(view.layer)
     outside = {name: torch.cat([one[name] for one in outsides], dim=1) for name in outsides[0]}
-    joined = View(tests[0][:0], torch.cat(tests, dim=1), outside, {}, 0, lambda: layers[0])
+    joined = View(tests[0][:0], torch.cat(tests, dim=1), outside, OnDemand({}), 0, lambda: layers[0])
     return Trial(Members(layers), images_of(about["collection"], place.data), joined)
