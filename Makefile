@@ -7,7 +7,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 DATA ?= $(or $(REPULSE_DATA),data)
 INPUTS := pyproject.toml constraints.txt
 
-.PHONY: help setup demo test figures tables cifar clinc taps defaults evaluate results docs data clean
+.PHONY: help setup demo test figures tables cifar clinc taps defaults evaluate results bench docs data clean
 
 help:
 	@echo "make demo      install, train a small network on digits, retrofit it, write demo/index.html"
@@ -22,6 +22,7 @@ help:
 	@echo "make docs      build the documentation site in site/"
 	@echo "make evaluate  compare every method on CIFAR-10 and DirtyMNIST (needs the real data; two hours)"
 	@echo "make results   reproduce the paper for two cores and write docs/results (needs the real data; two hours)"
+	@echo "make bench     measure what it costs and write docs/speed.md (a quarter of an hour, with nothing beside it)"
 	@echo "make defaults  measure the table that decided the default recipe (needs the real data)"
 
 # torch first and pinned: anything that asks for it later then finds it there.
@@ -83,6 +84,10 @@ evaluate: $(VENV)/.dev
 results: $(VENV)/.dev
 	$(BIN)/repulse reproduce all --preset cpu --data $(DATA)
 	$(BIN)/python benchmarks/results.py
+
+bench: $(VENV)/.dev
+	$(BIN)/repulse bench $(if $(wildcard $(DATA)),--data $(DATA))
+	$(BIN)/python benchmarks/speed.py
 
 data: $(VENV)/.dev
 	$(BIN)/python -m repulse.data.fetch $(DATA)

@@ -75,5 +75,6 @@ def test_links_lead_somewhere(page):
 def test_no_placeholder_is_left(page):
     text = page.read_text()
     assert not re.search(r"TODO|FIXME", text)
+    assert "Not measured yet" not in text
     for name, table in re.findall(r"<!-- (\w+) -->\n(.*?)<!-- end of \1 -->", text, re.DOTALL):
         assert "| --- |" in table, f"the table {name} is not filled in"

@@ -1,4 +1,4 @@
-"""The command line: `repulse demo`, `evaluate`, `reproduce`, `report`."""
+"""The command line: `repulse demo`, `evaluate`, `reproduce`, `report`, `bench`."""
 
 from __future__ import annotations
 
@@ -201,6 +201,49 @@ def report(
     typer.echo(f"The page: {page}")
     if browse:
         webbrowser.open(page.resolve().as_uri())
+
+
+@app.command()
+def bench(
+    names: Annotated[list[str] | None, typer.Argument(help="Groups, or all.", show_default=False)] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="Few repeats, small sizes: a minute instead of ten.")] = False,
+    data: Annotated[Path | None, typer.Option(help="Folder of the data sets; else that in REPULSE_DATA.")] = None,
+    out: Annotated[Path, typer.Option(help="Folder for results, and for what can be used again.")] = Path("bench"),
+    list_: Annotated[bool, typer.Option("--list", help="Show what is measured, and the goals.")] = False,
+) -> None:
+    """Measure what a step, a fit, a prediction and an import cost, as ratios to what they cannot do without.
+
+    Whatever is compared takes turns in one process, so that both share the noise of the machine; a ratio is the median
+    over rounds, printed with its quartiles and, where there is one, the goal. Steps and fits have one thread and are
+    counted in processor seconds; predictions have all threads and are counted on the wall. Writes `speed.json` and the
+    plot `speed.png` (and `.svg`); groups that are not named keep what was measured before. Without the data, synthetic
+    features stand in for those of CIFAR-10; without laplace-torch, rows beside it say so. Close other programs before.
+
+    `repulse bench --quick` gives a first look, `repulse bench step fit` measures two groups.
+    """
+    _needs_lab("repulse bench")
+    from repulse.speed import report as reports
+    from repulse.speed.record import Setting
+    from repulse.speed.run import chosen, merged, run
+
+    groups = chosen(names or ())
+    if list_:
+        for group in groups:
+            typer.echo(f"{group.name:10}{group.title}")
+            for ratio in group.ratios(quick):
+                typer.echo(f"{'':12}{ratio.name}" + ("" if ratio.goal is None else f": at most {ratio.goal:g}"))
+        return
+    named = data or os.environ.get("REPULSE_DATA")
+    out = out / "quick" if quick else out  # which must not take the place of what took longer
+    setting = Setting(out, quick, Path(named) if named else None, sys.stderr.isatty())
+    findings = reports.read(out) if (out / reports.FILE).exists() else []
+    for found in run(groups, setting):
+        findings = merged(findings, [found])
+        reports.write(findings, out)
+    shown = [found for found in findings if found.group in {group.name for group in groups}]
+    if any(found.rows for found in shown):
+        typer.echo(f"{reports.table_of(shown).text()}\n")
+    typer.echo(f"{reports.machine_of(shown)}\nWritten to {out}.")
 
 
 def _needs_lab(command: str) -> None:

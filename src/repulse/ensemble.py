@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from tqdm import tqdm
 
 from repulse import checkpoint
 from repulse.backbone.batches import feeding, inputs_of, is_several, size_of, tensors_of, to_device
 from repulse.backbone.fingerprint import fingerprint_of
+from repulse.backbone.reading import ahead, bar, length_of
 from repulse.backbone.split import Backbone
 from repulse.errors import DataError, expected
 from repulse.particles.heads import Heads
@@ -100,20 +101,26 @@ class Ensemble(nn.Module):
                 gives it, or a whole loader (a list of tensors that are all inputs is a loader).
             progress: show a bar over a loader when it takes more than two seconds.
         """
-        several = self.backbone.several
-        if isinstance(x, Tensor | Mapping) or _is_batch(x, several):
-            return self._predict(inputs_of(x, "x", several=several))
-        if not isinstance(x, Iterable):
-            raise DataError(expected("x", "inputs, a batch or a loader", type(x).__name__))
-        bar = tqdm(x, desc="predicting", unit="batch", delay=2.0, disable=not progress, leave=False)
-        parts = [self._predict(inputs_of(batch, f"batch {i} of `x`", several=several)) for i, batch in enumerate(bar)]
-        if not parts:
-            raise DataError(expected("x", "a loader of at least one batch", "none"))
-        return Prediction.cat(parts)
+        return Prediction.cat(list(self._parts(x, progress)))
+
+    def stream(self, loader: Any, progress: bool = True) -> Iterator[Prediction]:
+        """The prediction of one batch after another, however many there are: none is kept.
+
+        Args:
+            loader: batches, each as `predict` takes it.
+            progress: show a bar when it takes more than two seconds.
+        """
+        if self._is_one(loader) or not isinstance(loader, Iterable):
+            got = "a single batch, which `predict` takes" if self._is_one(loader) else type(loader).__name__
+            raise DataError(expected("loader", "batches", got))
+        return self._stream(loader, progress)
 
     def score(self, x: Any) -> Tensor:
-        """Epistemic uncertainty, `(B,)`: larger means further from what the network was trained on."""
-        return self.predict(x).epistemic
+        """Epistemic uncertainty, `(B,)`: larger means further from what the network was trained on.
+
+        Of a loader no more than these numbers is kept.
+        """
+        return torch.cat([part.epistemic for part in self._parts(x, progress=True)])
 
     def save(self, folder: str | Path) -> Path:
         """Keep the heads and all that is known of their fit in a folder; the network is not in it.
@@ -122,11 +129,32 @@ class Ensemble(nn.Module):
         """
         return checkpoint.save(self, folder)
 
+    def _is_one(self, x: Any) -> bool:
+        return isinstance(x, Tensor | Mapping) or _is_batch(x, self.backbone.several)
+
+    def _parts(self, x: Any, progress: bool) -> Iterator[Prediction]:
+        """The prediction of a batch, or one after another those of a loader."""
+        if self._is_one(x):
+            yield self._predict(inputs_of(x, "x", several=self.backbone.several))
+        elif isinstance(x, Iterable):
+            yield from self._stream(x, progress)
+        else:
+            raise DataError(expected("x", "inputs, a batch or a loader", type(x).__name__))
+
+    def _stream(self, loader: Iterable[Any], progress: bool) -> Iterator[Prediction]:
+        some = False
+        with closing(ahead(loader, next(self.heads.parameters()).device)) as read:
+            for i, batch in enumerate(bar(read, "predicting", length_of(loader), progress)):
+                some, name = True, f"batch {i} of `x`"
+                yield self._predict(inputs_of(batch, name, several=self.backbone.several), name)
+        if not some:
+            raise DataError(expected("x", "a loader of at least one batch", "none"))
+
     @torch.no_grad()
-    def _predict(self, inputs: Any) -> Prediction:
+    def _predict(self, inputs: Any, name: str = "x") -> Prediction:
         device = next(self.heads.parameters()).device
-        with feeding(inputs, "x", DataError):
-            features = self.backbone(to_device(inputs, device))
+        with feeding(inputs, name, DataError):
+            features = self.backbone.run(to_device(inputs, device))
         return self.heads.predict(features)
 
     def __repr__(self) -> str:

@@ -19,10 +19,10 @@ def evaluating(model: nn.Module) -> Iterator[None]:
     """The model and all its parts in eval mode inside, each in its own mode again afterwards.
 
     Several threads may be inside at once, with models that share parts; the last one to leave a part gives it its mode
-    back.
+    back. A part that is in eval mode already, and not because somebody is inside, has nothing to be given back.
     """
     with _lock:
-        modules = list(model.modules())
+        modules = [module for module in model.modules() if module.training or (_borrowed and module in _borrowed)]
         for module in modules:
             _borrowed.setdefault(module, [int(module.training), 0])[1] += 1
             module.training = False

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import operator
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from typing import SupportsIndex, TypeVar
 
@@ -49,12 +49,33 @@ def mutual_information(log_probs: Float[Tensor, "n B K"]) -> Float[Tensor, " B"]
     return divergence.clamp(0.0, math.log(log_probs.shape[0]))
 
 
+def uncertainties(log_probs: Float[Tensor, "n B K"]) -> tuple[Float[Tensor, " B"], Float[Tensor, " B"]]:
+    """`expected_entropy` and `mutual_information`, both from one pass over a few samples at a time.
+
+    What is computed on the way stays in the processor's cache, and needs little memory however many classes there are.
+    """
+    n, _, classes = log_probs.shape
+    few = FEW if log_probs.device.type == "cpu" else MANY
+    found = []
+    for part in log_probs.split(max(few // max(n * classes, 1), 1), dim=1):
+        probs = part.exp()
+        entropies = -_weighted(probs, part).sum(dim=-1)
+        divergences = _weighted(probs, part - mean_log_probs(part)).sum(dim=-1)
+        found.append((entropies.mean(dim=0), divergences.mean(dim=0).clamp(0.0, math.log(n))))
+    aleatoric, epistemic = zip(*found, strict=True)
+    return torch.cat(aleatoric), torch.cat(epistemic)
+
+
 def _weighted(weights: Tensor, values: Tensor) -> Tensor:
     """`weights * values`, where a zero weight gives zero even if the value is infinite."""
     return torch.where(weights == 0, torch.zeros_like(weights), weights * values)
 
 
+FEW, MANY = 2**18, 2**26
+"""Numbers that are looked at a time on the way to uncertainties, by a CPU and by a GPU."""
+
 P = TypeVar("P", bound="Prediction")
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -114,6 +135,8 @@ class Prediction(ABC):
         if not parts:
             raise DataError(expected("parts", "at least one prediction", "none"))
         kind = type(parts[0])
+        if len(parts) == 1:
+            return parts[0]
         return kind(*(torch.cat([getattr(part, f.name) for part in parts], dim=1) for f in fields(kind)))
 
     def __repr__(self) -> str:
@@ -149,22 +172,22 @@ class ClassPrediction(Prediction):
     @property
     def probs(self) -> Float[Tensor, "B K"]:
         """Mean member probabilities."""
-        return mean_log_probs(self.log_probs).exp()
+        return self._once(mean_log_probs).exp()
 
     @property
     def aleatoric(self) -> Float[Tensor, " B"]:
         """Mean entropy of the members, in nats."""
-        return expected_entropy(self.log_probs)
+        return self._once(uncertainties)[0].clone()
 
     @property
     def epistemic(self) -> Float[Tensor, " B"]:
         """Mutual information between class and member, in nats; at most `log n`."""
-        return mutual_information(self.log_probs)
+        return self._once(uncertainties)[1].clone()
 
     @property
     def labels(self) -> Int[Tensor, " B"]:
         """The most probable class."""
-        return self.log_probs.logsumexp(dim=0).argmax(dim=-1)
+        return self._once(mean_log_probs).argmax(dim=-1)
 
     @property
     def confidence(self) -> Float[Tensor, " B"]:
@@ -173,8 +196,17 @@ class ClassPrediction(Prediction):
 
     def log_likelihood(self, targets: Int[Tensor, " B"]) -> Float[Tensor, " B"]:
         """`log mean_i p_i(target)`, floored at log 1e-12."""
-        picked = mean_log_probs(self.log_probs).gather(-1, targets.unsqueeze(-1)).squeeze(-1)
+        picked = self._once(mean_log_probs).gather(-1, targets.unsqueeze(-1)).squeeze(-1)
         return picked.clamp_min(math.log(1e-12))
+
+    def _once(self, function: Callable[[Tensor], T]) -> T:
+        """What a function makes of the members, computed once, unless gradients are to flow through it."""
+        if self.log_probs.requires_grad:
+            return function(self.log_probs)
+        kept, name = vars(self), f"_{function.__name__}"  # behind the frozen surface
+        if name not in kept:
+            kept[name] = function(self.log_probs)
+        return kept[name]
 
 
 @dataclass(frozen=True, eq=False, repr=False)

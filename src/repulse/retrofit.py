@@ -14,8 +14,10 @@ from torch.utils.data import Dataset
 from tqdm import tqdm
 
 from repulse.backbone.batches import feeding, labelled, tensors_of, to_device
-from repulse.backbone.features import Features, compute_features, first_batch
+from repulse.backbone.features import Features, compute_features
+from repulse.backbone.reading import first_batch
 from repulse.backbone.split import Backbone, split, unwrap
+from repulse.backbone.spread import is_first
 from repulse.ensemble import Ensemble
 from repulse.errors import (
     BackboneError,
@@ -27,6 +29,7 @@ from repulse.errors import (
     expected,
 )
 from repulse.particles.fit import fit_heads
+from repulse.particles.spread import Spread
 from repulse.recipe import Recipe, check_recipe
 from repulse.repulsion import Source, SyntheticImages
 
@@ -43,6 +46,7 @@ def retrofit(
     recipe: Recipe | None = None,
     augmentations: int = 1,
     cache: str | Path | None = None,
+    cache_dtype: torch.dtype | None = None,
     class_names: Sequence[str] | None = None,
     device: torch.device | str | None = None,
     progress: bool = True,
@@ -51,6 +55,9 @@ def retrofit(
 
     The model is shared, not copied, and comes back as it was: same weights, modes and hooks. Its features of `data` and
     of the repulsion samples are computed once, in eval mode; only the heads are trained.
+
+    Under `torchrun`, with `torch.distributed` initialised, all processes must make the same call: they share the work,
+    and all get the same ensemble.
 
     Args:
         model: a trained network that ends in a linear layer (or a 1x1 convolution), with or without a softmax after it.
@@ -66,6 +73,7 @@ def retrofit(
         recipe: how to fit; `Recipe()` if not given.
         augmentations: how many passes to make over a loader that augments at random.
         cache: folder in which to keep the features for the next time; without one they are kept in memory.
+        cache_dtype: `torch.float16` (or `bfloat16`) to keep them there in half the space; as they are, if not given.
         class_names: names of the classes, saved with the ensemble. If not given, those that the model or the data set
             knows.
         device: where to run; the model is moved there. If not given it stays, and inputs go to its first parameter.
@@ -89,7 +97,8 @@ def retrofit(
     _check_first(target, backbone.outputs, recipe)
     names = _class_names(class_names, model, data, 2 if single else backbone.outputs, recipe)
     source = _resolve(repulsion, inputs, recipe)
-    if progress:
+    Spread.over_processes(recipe)  # what several processes cannot fit is refused before they compute anything
+    if progress and is_first():
         _say(backbone, source if repulsion is not None and isinstance(repulsion, str) else None)
     features = compute_features(
         backbone,
@@ -100,6 +109,7 @@ def retrofit(
         device=place,
         augmentations=augmentations,
         cache=cache,
+        cache_dtype=cache_dtype,
         progress=progress,
     )
     weight, bias = backbone.weights

@@ -167,19 +167,21 @@ def test_coinciding_heads(same, how, monkeypatch):
     compare(heads, make_problem(task, X.dtype), STEP.replace(compare=how), monkeypatch)
 
 
-def test_small_blocks_and_groups_change_nothing(monkeypatch):
+@pytest.mark.parametrize("how", COMPARE)
+def test_small_blocks_and_groups_change_nothing(how, monkeypatch):
     """Many classes are compared, and many weights updated, part by part."""
     task = Classification(K)
-    recipe, problem = STEP.replace(compare="pointwise"), make_problem(task, X.dtype)
+    recipe, problem = STEP.replace(compare=how), make_problem(task, X.dtype)
     whole = make_heads(task)
     optimise.optimise(whole, problem, recipe, progress=False)
-    for block, group in ((1, 2 * K * D), (7 * K * R, 1)):
+    pointwise = how == "pointwise"
+    for block, group, blocks in ((1, 2 * K * D, [3] * K), (7 * K * R, 1, [2]), (3 * HEADS * R, 1, [3, 1])):
         monkeypatch.setattr(push, "BLOCK", block)
         monkeypatch.setattr(closed, "GROUP", group)
         heads = make_heads(task)
         stepper = Closed(heads, problem, recipe)
         assert len(stepper.groups) == math.ceil(HEADS * K * D / max(group, K * D))
-        assert len(stepper.push.pairs.blocks) == (3 if block == 1 else 2)
+        assert [len(part.blocks) for part in stepper.push.pairs.parts] == [pointwise * count for count in blocks]
         compare(heads, problem, recipe, monkeypatch)
         optimise.optimise(heads, problem, recipe, progress=False)
         assert_close(heads.vectors(), whole.vectors(), rtol=1e-10, atol=1e-12)

@@ -13,6 +13,7 @@ from hypothesis.extra import numpy as hnp
 from torch.distributions import Categorical, MixtureSameFamily, Normal
 from torch.testing import assert_close
 
+from repulse import prediction as module
 from repulse.functional import entropy, expected_entropy, mean_log_probs, mutual_information
 from repulse.particles.tasks import Classification, Regression
 from repulse.prediction import ClassPrediction, Prediction, RegressionPrediction
@@ -204,3 +205,36 @@ class TestSlicing:
         assert len(whole) == 7
         for name in ("aleatoric", "epistemic", "total"):
             assert_close(getattr(whole, name), getattr(prediction, name), **TIGHT)
+
+
+def test_what_is_done_to_an_uncertainty_does_not_change_the_prediction():
+    prediction = ClassPrediction(torch.randn(3, 5, 4).log_softmax(dim=-1))
+    before = prediction.total.clone()
+    for one in (prediction.aleatoric, prediction.epistemic, prediction.probs):
+        one.zero_()
+    torch.testing.assert_close(prediction.total, before)
+
+
+def test_parts_of_uncertainty_are_computed_once_and_as_the_functions_say(monkeypatch):
+    log_probs = torch.randn(4, 50, 7, generator=torch.Generator().manual_seed(0)).log_softmax(dim=-1)
+    for few in (2**18, 100):
+        monkeypatch.setattr(module, "FEW", few)
+        found = ClassPrediction(log_probs)
+        torch.testing.assert_close(found.aleatoric, expected_entropy(log_probs))
+        torch.testing.assert_close(found.epistemic, mutual_information(log_probs))
+    calls = []
+    monkeypatch.setattr(module, "_weighted", lambda *a: calls.append(a))
+    assert torch.equal(found.total, found.aleatoric + found.epistemic)
+    assert "mean epistemic" in repr(found)
+    assert not calls
+    assert torch.equal(found[3:5].log_probs, log_probs[:, 3:5])  # and nothing of what is kept
+
+
+def test_gradients_flow_through_both_parts_each_time():
+    logits = torch.randn(3, 4, 5, requires_grad=True)
+    found = ClassPrediction(logits.log_softmax(dim=-1))
+    with torch.no_grad():
+        assert not found.aleatoric.requires_grad
+    found.aleatoric.sum().backward(retain_graph=True)
+    found.epistemic.sum().backward()
+    assert logits.grad.abs().sum() > 0

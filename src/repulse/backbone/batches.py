@@ -8,10 +8,11 @@ mapping that also holds the targets under one of `TARGETS`.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -21,6 +22,9 @@ TARGETS = ("labels", "label", "targets", "target")
 """Names under which a mapping holds its targets; the model never sees them."""
 
 FORMS = "a tensor, a mapping of tensors, or a tuple that starts with one"
+
+BLOCK = 8 * 1021
+"""Bytes of a row in `mark_of`: a prime number of integers, with which nothing in an image lines up."""
 
 
 def inputs_of(
@@ -88,13 +92,23 @@ def size_of(inputs: Any) -> int:
 
 def to_device(inputs: Any, device: torch.device) -> Any:
     """The same inputs on a device."""
-    return _map(inputs, lambda value: value.to(device))
+    return map_tensors(inputs, lambda value: value.to(device, non_blocking=device.type == "cuda"))
 
 
 def shorten(inputs: Any, size: int) -> Any:
     """The first few samples of some inputs."""
     whole = size_of(inputs)
-    return _map(inputs, lambda value: value[:size] if value.ndim and len(value) == whole else value)
+    return map_tensors(inputs, lambda value: value[:size] if value.ndim and len(value) == whole else value)
+
+
+def is_image(value: Tensor) -> bool:
+    """Whether a tensor may have its channels first or last in memory."""
+    return value.ndim == 4 and value.is_floating_point()
+
+
+def channels_last(value: Tensor) -> Tensor:
+    """The same images with their channels last in memory, which a convolution then keeps up."""
+    return value.contiguous(memory_format=torch.channels_last) if is_image(value) else value
 
 
 def call(model: nn.Module, inputs: Any) -> Any:
@@ -135,17 +149,41 @@ def digest_of(*parts: Any) -> str:
     return digest.hexdigest()
 
 
+def mark_of(*parts: Any) -> str:
+    """As `digest_of`, ten times faster, and good enough to tell one batch from another that nobody forged.
+
+    Large tensors are seen as rows of 64-bit integers, of which the sums along rows and columns are digested: what is
+    changed, moved or exchanged changes one of them.
+    """
+    digest = hashlib.blake2b(digest_size=16)
+    for part in parts:
+        for name, value in tensors_of(part):
+            digest.update(f"{name}|{value.dtype}|{tuple(value.shape)}|".encode())
+            numbers = as_bytes(value)
+            whole = len(numbers) // BLOCK * BLOCK
+            rows = np.frombuffer(numbers[:whole], dtype=np.uint64).reshape(-1, BLOCK // 8)
+            for axis in (0, 1):
+                digest.update(np.add.reduce(rows, axis=axis).data)
+            digest.update(numbers[whole:])
+    return digest.hexdigest()
+
+
 def as_bytes(value: Tensor) -> memoryview:
     """The numbers of a tensor as bytes, of any type."""
     flat = value.detach().cpu().contiguous().flatten()
     return flat.view(torch.uint8).numpy().data
 
 
+def all_finite(value: Tensor) -> bool:
+    """Whether no number is NaN or infinite: seen by their sum, in a tenth of the time, unless finite ones overflow."""
+    return bool(torch.isfinite(value.sum())) or bool(torch.isfinite(value).all())
+
+
 @contextmanager
 def feeding(inputs: Any, name: str, error: type[DataError]) -> Iterator[None]:
     """Around a pass of the network: what it cannot take becomes an error that says which inputs they were."""
     for _, value in tensors_of(inputs):
-        if value.is_floating_point() and value.ndim and not bool(torch.isfinite(value).all()):
+        if value.is_floating_point() and value.ndim and not all_finite(value):
             bad = (~torch.isfinite(value)).flatten(start_dim=1).any(dim=1) if value.ndim > 1 else ~value.isfinite()
             rows = bad.nonzero().flatten()
             raise error(expected(name, "finite", f"NaN or infinite values in {len(rows)} inputs, first {int(rows[0])}"))
@@ -161,7 +199,8 @@ def feeding(inputs: Any, name: str, error: type[DataError]) -> Iterator[None]:
         raise error(expected(name, "inputs the model can take", got)) from reason
 
 
-def _map(inputs: Any, function: Any) -> Any:
+def map_tensors(inputs: Any, function: Callable[[Tensor], Tensor]) -> Any:
+    """The same inputs with each tensor replaced."""
     if isinstance(inputs, Tensor):
         return function(inputs)
     if isinstance(inputs, Mapping):

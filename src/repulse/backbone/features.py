@@ -2,27 +2,31 @@
 
 from __future__ import annotations
 
-import hashlib
 import itertools
-import random
-from collections.abc import Generator, Iterable, Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
 from tqdm import tqdm
 
-from repulse.backbone.batches import digest_of, feeding, inputs_of, labelled, size_of, to_device
+from repulse.backbone.batches import all_finite, feeding, inputs_of, labelled, mark_of, size_of, to_device
 from repulse.backbone.fingerprint import architecture_of, settings_of, weights_of
+from repulse.backbone.pace import Pace
+from repulse.backbone.reading import bar, first_batch, length_of, mixed, passes
 from repulse.backbone.split import Backbone
+from repulse.backbone.spread import AnyStore, Ranks, SharedStore
 from repulse.backbone.store import MEMORY_LIMIT, CachedStore, Store, locked
-from repulse.errors import DataError, RepulsionError, expected
+from repulse.errors import CacheError, DataError, RepulsionError, expected
 from repulse.repulsion import Source
+
+HALVES = (torch.float16, torch.bfloat16)
 
 
 @dataclass(frozen=True)
@@ -51,7 +55,10 @@ class _Plan:
     augmentations: int
     progress: bool
     cache: Path | None
+    kept: torch.dtype | None
     limit: int
+    pace: Pace
+    ranks: Ranks
 
 
 def compute_features(
@@ -64,10 +71,15 @@ def compute_features(
     device: torch.device | None = None,
     augmentations: int = 1,
     cache: str | Path | None = None,
+    cache_dtype: torch.dtype | None = None,
     memory_limit: int = MEMORY_LIMIT,
     progress: bool = True,
 ) -> Features:
     """One pass over the data, and one over (or made from) the repulsion samples.
+
+    The processes of `torch.distributed`, if it was initialised, share the work, and all get all features; all must call
+    this, with the same data. Over much data a network with convolutions is timed on the first batches, and gets images
+    with channels first or last in memory, whichever is faster.
 
     Args:
         backbone: the network.
@@ -81,45 +93,48 @@ def compute_features(
         device: where the network runs; the CPU if not given.
         augmentations: how many passes over a loader that augments at random.
         cache: folder in which to keep the features; without one they are kept in memory.
+        cache_dtype: `torch.float16` (or `bfloat16`) to keep them there in half the space; as they are, if not given.
         memory_limit: bytes of features to hold in memory; beyond, they are in a file and mapped.
         progress: show a bar when it takes more than two seconds.
     """
+    _check_kept(cache, cache_dtype)
     device = device or torch.device("cpu")
     folder = None if cache is None else Path(cache)
-    plan = _Plan(backbone, device, samples, seed, augmentations, progress, folder, memory_limit)
+    ranks = Ranks(device, backbone.width)
+    batches = length_of(data)
+    pace = Pace(backbone, None if batches is None else batches * augmentations // ranks.size)
+    progress = progress and ranks.rank == 0
+    if progress and ranks.size > 1:
+        tqdm.write(f"repulse: waiting for all {ranks.size} processes, which share the work", file=sys.stderr)
+    plan = _Plan(
+        backbone, device, samples, seed, augmentations, progress, folder, cache_dtype, memory_limit, pace, ranks
+    )
     with ExitStack() as stack:
         if folder is not None:
-            stack.enter_context(locked(folder))
+            ranks.told(partial(_lock, stack, folder))
         train, made = _training_pass(plan, data, repulsion if isinstance(repulsion, Source) else None, stack)
-        features, targets = (_placed(plan, column) for column in train.finish())
+        features, targets = train.finish()
+        features, targets = _restored(plan, features), _placed(plan, targets)
         elsewhere = None
         if made is not None:
-            elsewhere = _placed(plan, made.finish()[0])[:samples]
+            elsewhere = _restored(plan, made.finish()[0])[:samples]
         elif isinstance(repulsion, Tensor):
-            elsewhere = _ready(repulsion, features)
+            elsewhere = _ready(repulsion, features, cache_dtype)
         elif repulsion is not None:
             elsewhere = _repulsion_pass(plan, repulsion, stack)  # pyright: ignore[reportArgumentType]
     return Features(features, targets, None if elsewhere is None else elsewhere.to(features.device))
 
 
-def first_batch(data: Iterable[Any], seed: int) -> Any:
-    """The first batch of the data, as the pass will see it."""
-    with steady(data, seed):
-        for batch in data:
-            return batch
-    raise DataError(expected("data", "at least one batch", "none"))
+def _lock(stack: ExitStack, folder: Path) -> int:
+    stack.enter_context(locked(folder))
+    return 0
 
 
 def _training_pass(
     plan: _Plan, data: Iterable[Any], source: Source | None, stack: ExitStack
-) -> tuple[Store | CachedStore, Store | CachedStore | None]:
+) -> tuple[AnyStore, AnyStore | None]:
     """Features and targets of the data and, drawn from it, of a source's samples."""
-    about, like = None, ()
-    if plan.cache is not None:
-        inputs, target = labelled(first_batch(data, plan.seed), 0)
-        like = (_features(plan, inputs, "batch 0 of `data`", DataError), target)
-        seen = digest_of(inputs, target)
-        about = {"batches": _length(data), "first": seen, "augmentations": plan.augmentations, "seed": plan.seed}
+    about, like = _about(plan, data)
     train = _store(plan, "train", about, like, stack)
     made = None
     if source is not None:
@@ -128,64 +143,82 @@ def _training_pass(
         made = _store(plan, "repulsion", about, like[:1], stack)
     if train.complete and (made is None or made.complete):
         return train, made
-    total = _length(data)
+    total = length_of(data)
     total = None if total is None else total * plan.augmentations
     largest = 0
-    passes = stack.enter_context(closing(_passes(data, plan)))
-    for i, batch in enumerate(_bar(passes, "features", total, plan.progress)):
+    batches = stack.enter_context(closing(passes(data, plan.augmentations, plan.seed, plan.device)))
+    for i, batch in enumerate(bar(batches, "features", total, plan.progress)):
         inputs, target = labelled(batch, i)
-        key = "" if plan.cache is None else digest_of(inputs, target)
+        size = size_of(inputs)
+        key = "" if plan.cache is None else mark_of(inputs, target)
         if not train.complete and not train.covers(key):
-            train.append(key, _features(plan, inputs, f"batch {i} of `data`", DataError), target.to(plan.device))
-        if source is None or made is None or made.complete:
-            continue
-        wanted = plan.samples if total is None else -(-plan.samples * (i + 1) // total)  # spread over all batches
-        largest = max(largest, size_of(inputs))
-        alone = size_of(inputs) == 1 < largest and made.rows > 0  # sources may need company
-        if wanted > made.rows and not alone and not made.covers(key):
-            generator = torch.Generator().manual_seed(_mixed(plan.seed, i))
-            drawn = source.sample_inputs(to_device(inputs, plan.device), generator)
-            made.append(key, _features(plan, drawn, f"samples of {source}", RepulsionError))
-    if not train.rows:
+            work = partial(_features, plan, plan.pace, inputs, f"batch {i} of `data`", DataError)
+            plan.ranks.share(i, train, key, work, size, target.to(plan.device))
+        if source is not None and made is not None and not made.complete:
+            wanted = plan.samples if total is None else -(-plan.samples * (i + 1) // total)  # spread over all batches
+            largest = max(largest, size)
+            rows = made.rows + plan.ranks.waiting(made)
+            alone = size == 1 < largest and rows > 0  # sources may need company
+            if wanted > rows and not alone and not made.covers(key):
+                plan.ranks.share(i, made, key, partial(_drawn, plan, source, inputs, i), size)
+        if (i + 1) % plan.ranks.size == 0:
+            plan.ranks.exchange()
+    plan.ranks.exchange()
+    if not train.rows and not train.complete:
         raise DataError(expected("data", "at least one batch", "none"))
     return train, made
 
 
+def _about(plan: _Plan, data: Iterable[Any]) -> tuple[dict[str, Any] | None, tuple[Tensor, ...]]:
+    """For a folder, what the data is like, and rows as it will keep them; other processes must see the same data."""
+    if plan.cache is None and plan.ranks.size == 1:
+        return None, ()
+    inputs, target = labelled(first_batch(data, plan.seed), 0)
+    seen, batches = mark_of(inputs, target), length_of(data)
+    plan.ranks.check_same(seen, batches)
+    if plan.cache is None:
+        return None, ()
+    features = _features(plan, plan.backbone, inputs, "batch 0 of `data`", DataError)
+    about = {"batches": batches, "first": seen, "augmentations": plan.augmentations, "seed": plan.seed}
+    return about, (features, target)
+
+
 def _repulsion_pass(plan: _Plan, repulsion: Iterable[Any], stack: ExitStack) -> Tensor:
     """Features of the first batches of a repulsion loader."""
-    with steady(repulsion, plan.seed):
-        batches = iter(repulsion)
-        first = next(batches, None)
+    several, batches = plan.backbone.several, length_of(repulsion)
+    with closing(passes(repulsion, 1, plan.seed, plan.device)) as read:
+        first = next(read, None)
         if first is None:
             raise RepulsionError(expected("repulsion", "at least one batch", "none"))
-        several = plan.backbone.several
         inputs = inputs_of(first, "batch 0 of `repulsion`", RepulsionError, several)
-        features = _features(plan, inputs, "batch 0 of `repulsion`", RepulsionError)
-        about = None
+        about, like = None, ()
+        seen = "" if plan.cache is None and plan.ranks.size == 1 else mark_of(inputs)
+        plan.ranks.check_same(seen, batches, "repulsion")
         if plan.cache is not None:
-            length = _length(repulsion)
-            about = {"batches": length, "first": digest_of(inputs), "samples": plan.samples, "seed": plan.seed}
-        store = _store(plan, "repulsion", about, (features,), stack)
+            about = {"batches": batches, "first": seen, "samples": plan.samples, "seed": plan.seed}
+            like = (_features(plan, plan.backbone, inputs, "batch 0 of `repulsion`", RepulsionError),)
+        store = _store(plan, "repulsion", about, like, stack)
         if not store.complete:
-            everything = itertools.chain([first], batches)
-            for i, batch in enumerate(_bar(everything, "repulsion features", _length(repulsion), plan.progress)):
+            everything = itertools.chain([first], read)
+            for i, batch in enumerate(bar(everything, "repulsion features", batches, plan.progress)):
                 name = f"batch {i} of `repulsion`"
                 inputs = inputs_of(batch, name, RepulsionError, several)
-                key = "" if plan.cache is None else digest_of(inputs)
+                key = "" if plan.cache is None else mark_of(inputs)
                 if not store.covers(key):
-                    store.append(key, _features(plan, inputs, name, RepulsionError))
-                if store.rows >= plan.samples:
+                    work = partial(_features, plan, plan.pace, inputs, name, RepulsionError)
+                    plan.ranks.share(i, store, key, work, size_of(inputs))
+                if (i + 1) % plan.ranks.size == 0:
+                    plan.ranks.exchange()
+                if store.rows + plan.ranks.waiting(store) >= plan.samples:
                     break
-    return _placed(plan, store.finish()[0])[: plan.samples]
+            plan.ranks.exchange()
+    return _restored(plan, store.finish()[0])[: plan.samples]
 
 
-def _store(
-    plan: _Plan, name: str, about: dict[str, Any] | None, like: Sequence[Tensor], stack: ExitStack
-) -> Store | CachedStore:
-    if plan.cache is None:
-        store = Store(plan.limit)
-    else:
-        backbone = plan.backbone
+def _store(plan: _Plan, name: str, about: dict[str, Any] | None, like: Sequence[Tensor], stack: ExitStack) -> AnyStore:
+    folder, backbone = plan.cache, plan.backbone
+
+    def kept(folder: Path) -> CachedStore:
         fingerprint = {
             "model": architecture_of(backbone.model),
             "weights": weights_of(backbone.model),
@@ -193,18 +226,46 @@ def _store(
             "function": [f"{value:.3g}" for value in torch.var_mean(like[0].double(), correction=0)],
             "data": about,
         }
-        store = CachedStore(plan.cache, name, fingerprint, like)
+        return CachedStore(folder, name, fingerprint, like)
+
+    if folder is None:
+        store = Store(plan.limit)
+    elif plan.ranks.size == 1:
+        store = kept(folder)
+    else:
+        store = SharedStore(plan.ranks, folder, name, partial(kept, folder), like)
     stack.callback(store.close)
     return store
 
 
-@torch.no_grad()
-def _features(plan: _Plan, inputs: Any, name: str, error: type[DataError]) -> Tensor:
+@torch.no_grad()  # not in inference mode: what a network remembers of a pass, its owner may want to train with
+def _features(plan: _Plan, network: Callable[[Any], Tensor], inputs: Any, name: str, error: type[DataError]) -> Tensor:
+    """Features as they are kept."""
     with feeding(inputs, name, error):
-        features = plan.backbone(to_device(inputs, plan.device))
-    if not bool(torch.isfinite(features).all()):
+        features = network(to_device(inputs, plan.device))
+    if not all_finite(features):
         raise error(expected(f"the features of {name}", "finite", "NaN or infinite values"))
-    return features
+    if plan.kept is None:
+        return features
+    half = features.to(plan.kept)
+    if not all_finite(half):
+        wanted = f"at most {torch.finfo(plan.kept).max:g} in size for `cache_dtype={plan.kept}`"
+        raise error(expected(f"the features of {name}", wanted, f"up to {float(features.abs().amax()):.4g}"))
+    return half
+
+
+def _drawn(plan: _Plan, source: Source, inputs: Any, i: int) -> Tensor:
+    """Features of the samples that a source makes from batch i."""
+    generator = torch.Generator().manual_seed(mixed(plan.seed, i))
+    samples = source.sample_inputs(to_device(inputs, plan.device), generator)
+    return _features(plan, plan.pace, samples, f"samples of {source}", RepulsionError)
+
+
+def _restored(plan: _Plan, features: Tensor) -> Tensor:
+    """Features for the fit: in single precision, unless they are too many to be anywhere but in their file."""
+    if features.dtype == plan.kept and 2 * features.nbytes <= plan.limit:
+        features = features.float()
+    return _placed(plan, features)
 
 
 def _placed(plan: _Plan, column: Tensor) -> Tensor:
@@ -212,52 +273,17 @@ def _placed(plan: _Plan, column: Tensor) -> Tensor:
     return column if column.device == plan.device or column.nbytes > plan.limit else column.to(plan.device)
 
 
-def _ready(repulsion: Tensor, like: Tensor) -> Tensor:
+def _ready(repulsion: Tensor, like: Tensor, kept: torch.dtype | None) -> Tensor:
     if repulsion.ndim != 2 or repulsion.shape[1] != like.shape[1]:
         wanted = f"ready features of shape (samples, {like.shape[1]}); wrap inputs in a list, `[inputs]`"
         raise RepulsionError(expected("repulsion", wanted, f"a tensor of shape {tuple(repulsion.shape)}"))
-    return repulsion.to(like)
+    return repulsion.to(like.device, torch.float32 if like.dtype == kept else like.dtype)
 
 
-def _passes(data: Iterable[Any], plan: _Plan) -> Generator[Any]:
-    for number in range(plan.augmentations):
-        with steady(data, plan.seed + number):
-            yield from data
-
-
-@contextmanager
-def steady(data: Iterable[Any], seed: int) -> Iterator[None]:
-    """Inside, a loader that shuffles or augments does so as the seed says; outside, all random states are as before."""
-    parts = [data, getattr(data, "sampler", None), getattr(data, "batch_sampler", None)]
-    parts.append(getattr(parts[-1], "sampler", None))
-    borrowed = [getattr(part, "generator", None) for part in parts]
-    generators = [torch.default_generator, *(g for g in borrowed if isinstance(g, torch.Generator))]
-    states = [generator.get_state() for generator in generators]
-    python, numbers = random.getstate(), np.random.get_state()  # noqa: NPY002
-    try:
-        for generator in generators:
-            generator.manual_seed(_mixed(seed, -1))
-        random.seed(_mixed(seed, -1))
-        np.random.seed(_mixed(seed, -1) % 2**32)  # noqa: NPY002
-        yield
-    finally:
-        for generator, state in zip(generators, states, strict=True):
-            generator.set_state(state)
-        random.setstate(python)
-        np.random.set_state(numbers)  # noqa: NPY002
-
-
-def _mixed(seed: int, i: int) -> int:
-    """A seed for batch i."""
-    return int.from_bytes(hashlib.blake2b(f"{seed}/{i}".encode(), digest_size=7).digest(), "big")
-
-
-def _length(data: Iterable[Any]) -> int | None:
-    try:
-        return len(data)  # pyright: ignore[reportArgumentType]
-    except TypeError:
-        return None
-
-
-def _bar(data: Iterable[Any], name: str, total: int | None, progress: bool) -> Iterable[Any]:
-    return tqdm(data, desc=name, total=total, unit="batch", delay=2.0, disable=not progress, leave=False)
+def _check_kept(cache: str | Path | None, cache_dtype: torch.dtype | None) -> None:
+    if cache_dtype is None:
+        return
+    if cache_dtype not in HALVES:
+        raise CacheError(expected("cache_dtype", "torch.float16, torch.bfloat16 or None", repr(cache_dtype)))
+    if cache is None:
+        raise CacheError(expected("cache", "a folder, if there is a `cache_dtype`", None))

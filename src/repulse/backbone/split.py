@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from repulse.backbone.batches import call, logits_of, mask_of, shorten, size_of, tensors_of
+from repulse.backbone.batches import call, channels_last, logits_of, map_tensors, mask_of, shorten, size_of, tensors_of
 from repulse.backbone.endings import (
     Call,
     Ending,
@@ -42,7 +42,11 @@ class Backbone(nn.Module):
         ending: its last layer, and how the output comes from it.
         taps: which earlier stages are read too.
         several: how many tensors the network takes side by side, or None if it takes one, or names.
+        channels_last: whether `run` hands images over with their channels last in memory; a pass over much data finds
+            out whether that is faster.
     """
+
+    channels_last = False
 
     def __init__(self, model: nn.Module, ending: Ending, taps: Sequence[Tap] = (), several: int | None = None) -> None:
         super().__init__()
@@ -70,6 +74,15 @@ class Backbone(nn.Module):
     def width(self) -> int:
         """Number of features in all."""
         return self.penultimate + sum(tap.columns for tap in self.taps)
+
+    def run(self, x: Any) -> Float[Tensor, "B d"]:
+        """Features, computed in the memory format that is faster for this network; of its weights none is moved."""
+        if self.channels_last:
+            try:
+                return self(map_tensors(x, channels_last))
+            except RuntimeError:  # a view that wants channels first; what fails for another reason fails again
+                pass
+        return self(x)
 
     def forward(self, x: Any) -> Float[Tensor, "B d"]:
         """Features of inputs in any form the network takes, in eval mode."""

@@ -33,11 +33,12 @@ from tqdm import tqdm
 from repulse.backbone.batches import as_bytes
 from repulse.errors import CacheError, CacheWarning, DataError, expected
 from repulse.files import sweep, write_whole
+from repulse.particles.stream import map_file
 
 MEMORY_LIMIT = 4 * 2**30
 """Bytes of features that are kept in memory; more go to a temporary file."""
 
-FORMAT = 1
+FORMAT = 2
 REASONS = {
     "weights": "the weights of the network have changed",
     "layers": "other layers of the network are read",
@@ -172,11 +173,8 @@ class CachedStore:
                 self._log({"complete": len(self.lines)})
                 self.complete = True
             rows = sum(line["rows"] for line in self.lines)
-            columns = []
-            for path, (dtype, shape) in zip(self.files, self.kinds, strict=True):
-                flat = torch.from_file(str(path), shared=False, size=rows * _count(shape), dtype=dtype)
-                columns.append(flat.view(rows, *shape))
-            return columns
+            kinds = zip(self.files, self.kinds, strict=True)
+            return [map_file(path, rows, shape, dtype) for path, (dtype, shape) in kinds]
 
     def close(self) -> None:
         for file in self.open:

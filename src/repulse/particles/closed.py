@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -19,9 +20,10 @@ from repulse.particles.forces import mix, prior_factor
 from repulse.particles.heads import Heads, Particles
 from repulse.particles.kernels import evaluate
 from repulse.particles.likelihood import CrossEntropy, Gaussian
-from repulse.particles.problem import Measured, Problem, Taken, as_it_is
+from repulse.particles.problem import Measured, Problem, Taken
 from repulse.particles.push import Push, Pushed
 from repulse.particles.rules import DIRECTIONS
+from repulse.particles.spread import Spread
 from repulse.particles.tasks import Regression
 from repulse.recipe import Recipe
 
@@ -56,17 +58,25 @@ class Group:
 
 
 class Closed:
-    """Takes steps of linear heads, in place."""
+    """Takes steps of linear heads, in place.
+
+    Args:
+        heads: all of them, or those of this process.
+        problem: what to fit.
+        recipe: how.
+        spread: which of all heads these are, if there are others.
+    """
 
     @torch.no_grad()
-    def __init__(self, heads: Heads, problem: Problem, recipe: Recipe) -> None:
+    def __init__(self, heads: Heads, problem: Problem, recipe: Recipe, spread: Spread | None = None) -> None:
         self.heads, self.problem, self.recipe = heads, problem, recipe
         n, outputs, d = heads.weight.shape
+        self.spread = spread or Spread.alone(n)
         self.batch = min(recipe.batch_size, len(problem.x))
-        repels = n > 1 and recipe.strength != 0 and recipe.space != "none"
+        repels = self.spread.total > 1 and recipe.strength != 0 and recipe.space != "none"
         self.repels_parameters = repels and recipe.space == "parameters"
         self.mixes = repels and recipe.rule == "svgd"
-        self.decay = 1 / (recipe.prior_std**2 * len(problem.x))  # the exact weight beside a mean log-likelihood is 1/N
+        self.decay = 1 / (recipe.prior_std**2 * problem.size)  # the exact weight beside a mean log-likelihood is 1/N
         pushes = repels and recipe.space == "function"
         away = 0
         if problem.repulsion is not None and (pushes or recipe.prior == "function"):
@@ -84,11 +94,11 @@ class Closed:
         self.compared = self.far[:, :1] if isinstance(problem.task, Regression) else self.far
         on = "logits" if isinstance(problem.task, Regression) else recipe.on
         shared = pushes and on == "probabilities"
-        self.push = Push(self.compared, recipe, on, entered=shared) if pushes else None
+        self.push = Push(self.compared, recipe, on, self.spread, entered=shared) if pushes else None
         if isinstance(problem.task, Regression):
             self.likelihood = Gaussian(stacked, self.batch, problem.task)
         else:
-            self.likelihood = CrossEntropy(stacked, self.batch, self.push.x if shared and self.push else None)
+            self.likelihood = CrossEntropy(stacked, self.batch, self.push.mine if shared and self.push else None)
         self.y = problem.y.detach().numpy()
         self.x_back = self.x if pushes else self.x_near
         self.groups = self._groups()
@@ -108,13 +118,14 @@ class Closed:
             groups.append(Group(rows, self.outputs[rows, : len(self.x_back)], theta, gradients, means, squares))
         return groups
 
+    @np.errstate(all="ignore")  # a fit that diverges is noticed by its loss
     def step(self, batch: Tensor, away: Tensor | None, lr: float, strength: float, *, measure: bool) -> Taken:
         """One step of Adam on the samples with the indices `batch` and the repulsion samples with `away`."""
         problem = self.problem
         self._gather(problem.x, batch, self.x_near)
         if problem.repulsion is not None and away is not None and len(self.x_far):
             self._gather(problem.repulsion, away, self.x_far)
-        torch.addmm(self.biases, self.theta[0], self.columns, out=self.outputs)
+        self._forward()
         outputs = self._copies(away) if measure else None
 
         driving = self._function_prior() if self.recipe.prior == "function" else None
@@ -132,11 +143,15 @@ class Closed:
         bandwidth, k = (None, None) if pushed is None else (pushed.bandwidth, pushed.k)
         return Taken(nll, repulsion, Measured(ratio, bandwidth, k, *outputs))
 
-    def _gather(self, features: Tensor, rows: Tensor, out: Tensor) -> None:
-        if self.problem.prepare is as_it_is and features.dtype == out.dtype:
+    def _forward(self) -> None:
+        torch.addmm(self.biases, self.theta[0], self.columns, out=self.outputs)
+
+    @staticmethod
+    def _gather(features: Tensor, rows: Tensor, out: Tensor) -> None:
+        if features.dtype == out.dtype:
             torch.index_select(features, 0, rows, out=out)
         else:
-            out.copy_(self.problem.prepare(features[rows]))
+            out.copy_(features[rows])
 
     @torch.no_grad()
     def _copies(self, away: Tensor | None) -> tuple[Tensor, Tensor | None]:
@@ -145,13 +160,13 @@ class Closed:
         if away is None or self.problem.repulsion is None:
             return near, None
         if not len(self.x_far):  # seen for the record only
-            far = self.heads(self.problem.prepare(self.problem.repulsion[away]))
+            far = self.heads(self.problem.repulsion[away])
         return near, far
 
     def _repel(self, strength: float) -> tuple[Pushed | None, Pair | None]:
         """Forces on the repulsion batch in place of its outputs, or forces on the parameters."""
         if self.push is not None:
-            pushed = self.push(self.compared, strength)
+            pushed = self.push(strength)
             if self.compared.shape != self.far.shape:
                 self.far[:, 1:] = 0
             return pushed, None
@@ -168,7 +183,7 @@ class Closed:
         """Gradient of the Gaussian-process prior, at the repulsion batch if there is one."""
         away = len(self.x_far)
         x, outputs = (self.x_far, self.outputs[:, self.batch :]) if away else (self.x, self.outputs)
-        solved = torch.cholesky_solve(outputs.T, prior_factor(x, self.recipe.prior_std)) / len(self.problem.x)
+        solved = torch.cholesky_solve(outputs.T, prior_factor(x, self.recipe.prior_std)) / self.problem.size
         return solved.T @ x, solved.sum(dim=0)
 
     def _mix(self, k: Float[Tensor, "n n"], driving: Pair | None) -> Pair:
@@ -184,26 +199,33 @@ class Closed:
         self.counted += 1
         for group in self.groups:
             weight, bias = group.gradients
-            torch.mm(group.forces, self.x_back, out=weight)
-            torch.sum(group.forces, dim=1, out=bias)
+            self._back(group)
             for pair in more:
                 weight += pair[0][group.rows]
                 bias += pair[1][group.rows]
-            torch._fused_adam_(  # pyright: ignore[reportPrivateImportUsage]
-                group.parameters,
-                group.gradients,
-                group.means,
-                group.squares,
-                [],
-                [self.count, self.count],
-                lr=lr,
-                beta1=0.9,
-                beta2=0.999,
-                weight_decay=decay,  # the Gaussian prior on the weights
-                eps=1e-8,
-                amsgrad=False,
-                maximize=False,
-            )
+            self._adam(group, lr, decay)
+
+    def _back(self, group: Group) -> None:
+        weight, bias = group.gradients
+        torch.mm(group.forces, self.x_back, out=weight)
+        torch.sum(group.forces, dim=1, out=bias)
+
+    def _adam(self, group: Group, lr: float, decay: float) -> None:
+        torch._fused_adam_(  # pyright: ignore[reportPrivateImportUsage]
+            group.parameters,
+            group.gradients,
+            group.means,
+            group.squares,
+            [],
+            [self.count, self.count],
+            lr=lr,
+            beta1=0.9,
+            beta2=0.999,
+            weight_decay=decay,  # the Gaussian prior on the weights
+            eps=1e-8,
+            amsgrad=False,
+            maximize=False,
+        )
 
     def _ratio(self, driving: Pair | None, repulsive: Pair | None, decay: float) -> float:
         """Size of the repulsive part of the gradient relative to the driving part."""
@@ -217,4 +239,5 @@ class Closed:
                 for i, part in enumerate(parts):
                     whole = part if pair is None else part + pair[i][group.rows]
                     squares[side] += float(torch.linalg.vector_norm(whole)) ** 2
-        return math.sqrt(squares[1] / max(squares[0], 1e-60))
+        driven, repelled = (float(self.spread.add(square)) for square in squares)
+        return math.sqrt(repelled / max(driven, 1e-60))

@@ -20,12 +20,11 @@ from repulse.particles.heads import Heads, Networks, Particles
 from repulse.particles.history import warn_about
 from repulse.particles.optimise import DivergedError, optimise
 from repulse.particles.problem import Problem, as_it_is
-from repulse.particles.scaling import CHUNK, Scaling
+from repulse.particles.scaling import Scaling
+from repulse.particles.spread import Spread
+from repulse.particles.stream import READY, give_back, walk
 from repulse.particles.tasks import Classification, Regression, Task
 from repulse.recipe import Recipe, check_recipe
-
-READY = 250_000_000
-"""Numbers that are scaled once, before the fit (1 GB); more are scaled batch by batch."""
 
 PRETRAINED_NOISE = 0.1
 """Noise added to copies of a pretrained last layer, relative to the spread of its weights."""
@@ -44,6 +43,10 @@ def fit_heads(
     progress: bool = True,
 ) -> Heads:
     """Fit an ensemble of heads on features that are already there.
+
+    Features may be mapped from a file and larger than memory: about 130 MB of them is held at a time, and one number a
+    row of targets. Where `torch.distributed` runs several processes, all must call this with the same
+    arguments; they share the heads among them, and each gets all of them (see `particles/spread.py`).
 
     Examples:
         >>> features = torch.randn(300, 2, generator=torch.Generator().manual_seed(0))
@@ -78,22 +81,25 @@ def fit_heads(
     if features.ndim != 2:
         raise DataError(expected("features", "of shape (samples, dimensions)", f"shape {tuple(features.shape)}"))
     recipe = _check_repulsion("repulsion_features", repulsion_features, features, recipe)
+    spread = Spread.over_processes(recipe)
     targets, task = _check_targets(targets, len(features), recipe, classes)
     targets = targets.to(features.device, torch.int64 if isinstance(task, Classification) else None)
 
     if isinstance(taps, bool) or not isinstance(taps, int) or not 0 <= taps < features.shape[1]:
         raise DataError(expected("taps", f"from 0 to {features.shape[1] - 1}", repr(taps)))
+    spread.agree(recipe, features, targets, repulsion_features)
     scaling = Scaling.of(features, taps, recipe.tap_scale, recipe.whiten)
+    spread.agree(recipe, torch.zeros(scaling.columns))  # rounding may leave one process an axis more
+    spread.take_first(*scaling.tensors)
     generator = torch.Generator().manual_seed(recipe.seed)
     training, y, y_shift, y_scale = _scaled_targets(task, targets)
     heads = Heads(recipe.heads, scaling.columns, training, recipe.hidden, generator).to(features.device)
     if recipe.init == "pretrained":
         _start_from(heads, start, scaling, y_shift, y_scale, generator)
-    far = None if repulsion_features is None else repulsion_features.detach()
+    far = None if repulsion_features is None else _scaled(repulsion_features.detach(), scaling)
     prepare: Callable[[Tensor], Tensor] = scaling
     if len(features) * scaling.columns <= READY:
-        features, far = _scaled(features, scaling), None if far is None else _scaled(far, scaling)
-        prepare = as_it_is
+        features, prepare = _scaled(features, scaling), as_it_is
     if isinstance(training, Regression):
         left = _regress(heads, features, prepare, y)
         training = heads.task = replace(training, log_variance=left)
@@ -106,7 +112,7 @@ def fit_heads(
         heads.task = task
         heads.requires_grad_(False)
 
-    _run(heads, Problem(features, y, far, prepare, training), recipe, progress, finish)
+    _run(heads, Problem(features, y, far, prepare, training), recipe, progress, spread, finish)
     return heads
 
 
@@ -142,23 +148,33 @@ def fit_networks(
     targets, task = _check_targets(targets, len(inputs), recipe, classes)
     particles = Networks(networks, task)
     targets = targets.to(inputs.device, torch.int64) if isinstance(task, Classification) else targets.to(inputs)
-    _run(particles, Problem(inputs, targets, repulsion_inputs, as_it_is, task), recipe, progress)
+    problem = Problem(inputs, targets, repulsion_inputs, as_it_is, task)
+    _run(particles, problem, recipe, progress, Spread.alone(particles.count))
     return particles
 
 
 def _scaled(features: Tensor, scaling: Scaling) -> Tensor:
-    return torch.cat([scaling(part) for part in features.split(CHUNK)])
+    out = scaling.shift.new_empty(len(features), scaling.columns)
+    done = 0
+    for part in walk(features):
+        out[done : done + len(part)] = scaling(part)
+        done += len(part)
+    return out
 
 
-def _run(particles: Particles, problem: Problem, recipe: Recipe, progress: bool, finish=lambda: None) -> None:
+def _run(
+    particles: Particles, problem: Problem, recipe: Recipe, progress: bool, spread: Spread, finish=lambda: None
+) -> None:
     recipe = recipe.replace(strength=recipe.strength_for(getattr(problem.task, "classes", None)))
     diverged = None
+    mine = spread.split(particles)
     try:
         with torch.inference_mode(False), torch.enable_grad():
-            particles.history = optimise(particles, problem, recipe, progress)
+            particles.history = optimise(mine, problem, recipe, progress, spread=spread)
     except DivergedError as error:
         diverged, particles.history = error, error.history
-    spread = _spread(particles)
+    spread.join(mine, particles)
+    distance = _distance(particles)
     finish()
     particles.recipe = recipe
     if diverged is not None:
@@ -167,11 +183,11 @@ def _run(particles: Particles, problem: Problem, recipe: Recipe, progress: bool,
             f"usually cures it. The heads as they were before that epoch are in this error's `.heads`.",
             particles,
         )
-    warn_about(particles.history, spread)
+    warn_about(particles.history, distance)
 
 
 @torch.no_grad()
-def _spread(particles: Particles) -> float | None:
+def _distance(particles: Particles) -> float | None:
     """Mean distance of the particles' parameters from their mean, relative to their size."""
     if particles.count == 1:
         return None
@@ -190,8 +206,10 @@ def _scaled_targets(task: Task, targets: Tensor) -> tuple[Task, Tensor, Tensor, 
     shift = targets.mean()
     scale = targets.std(correction=0)
     scale = torch.where(scale > 0, scale, one).float()
+    scaled = ((targets - shift) / scale).float()
+    give_back(targets)
     inner = task if task.noise is None else replace(task, noise=task.noise / float(scale))
-    return inner, ((targets - shift) / scale).float(), shift.float(), scale
+    return inner, scaled, shift.float(), scale
 
 
 @torch.no_grad()
@@ -206,13 +224,14 @@ def _regress(heads: Heads, features: Tensor, prepare: Callable[[Tensor], Tensor]
         The log of the variance that linear regression leaves over, where predicted variances should start.
     """
     y = y.cpu().double()
-    parts = list(zip(features.split(CHUNK), y.split(CHUNK), strict=True))
-    scaled = ((prepare(part).cpu().double(), target) for part, target in parts)
     gram = torch.zeros(heads.features, heads.features, dtype=torch.float64)
     cross = torch.zeros(heads.features, dtype=torch.float64)
-    for x, target in scaled:
+    done = 0
+    for part in walk(features):
+        x = prepare(part).cpu().double()
         gram += x.T @ x / len(y)
-        cross += x.T @ target / len(y)
+        cross += x.T @ y[done : done + len(x)] / len(y)
+        done += len(x)
     ridged = gram + 1e-4 * torch.eye(heads.features, dtype=torch.float64)
     solution = torch.linalg.solve(ridged, cross)
     if len(heads.weights) == 1:
@@ -261,13 +280,13 @@ def _check_values(name: str, values: Tensor, error: type[DataError] = DataError)
         raise error(expected(name, "non-empty", f"shape {tuple(values.shape)}"))
     if not values.is_floating_point():
         raise error(expected(name, "a float tensor", f"{values.dtype}"))
-    parts = (values if values.ndim > 1 else values.unsqueeze(1)).split(CHUNK)
-    bad = torch.cat([~torch.isfinite(part.flatten(start_dim=1)).all(dim=1) for part in parts])
-    if bool(bad.any()):
-        rows = bad.nonzero().flatten()
-        raise error(
-            expected(name, "finite", f"NaN or infinite values in {len(rows)} rows, the first being row {rows[0]}")
-        )
+    seen, bad, first = 0, 0, 0
+    for part in walk(values if values.ndim > 1 else values.unsqueeze(1)):
+        rows = (~torch.isfinite(part.flatten(start_dim=1)).all(dim=1)).nonzero().flatten()
+        first = seen + int(rows[0]) if len(rows) and not bad else first
+        seen, bad = seen + len(part), bad + len(rows)
+    if bad:
+        raise error(expected(name, "finite", f"NaN or infinite values in {bad} rows, the first being row {first}"))
 
 
 def _check_repulsion(name: str, repulsion: Tensor | None, features: Tensor, recipe: Recipe) -> Recipe:
@@ -303,7 +322,8 @@ def _check_targets(targets: Tensor, samples: int, recipe: Recipe, classes: int |
         return targets, Regression(recipe.noise)
     if targets.is_floating_point() or targets.dtype == torch.bool or targets.is_complex():
         raise DataError(expected("targets", "integer class indices for classification", f"{targets.dtype}"))
-    low, high = int(targets.min()), int(targets.max())
+    ends = [(int(part.min()), int(part.max())) for part in walk(targets)]
+    low, high = min(least for least, _ in ends), max(most for _, most in ends)
     if low < 0 or (classes is not None and high >= classes):
         wanted = f"between 0 and {classes - 1}" if classes is not None else "zero or larger"
         raise DataError(expected("targets", wanted, f"values from {low} to {high}"))

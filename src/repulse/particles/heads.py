@@ -155,9 +155,12 @@ class Heads(Particles):
     @torch.no_grad()
     def fold_inputs(self, scaling: Scaling) -> None:
         """Make heads that were fitted on scaled features take the features themselves."""
-        weight, bias = scaling.fold(self.weights[0], self.biases[0])
-        self.weights[0] = nn.Parameter(weight.to(self.weights[0]), requires_grad=self.weights[0].requires_grad)
-        self.biases[0].copy_(bias)
+        old, biases = self.weights[0], self.biases[0]
+        weight = old.new_empty(*old.shape[:2], len(scaling.shift))
+        for i in range(self.count):  # one by one, because it is done in double precision
+            folded, bias = scaling.fold(old[i : i + 1], biases[i : i + 1])
+            weight[i], biases[i] = folded[0], bias[0]
+        self.weights[0] = nn.Parameter(weight, requires_grad=old.requires_grad)
 
     @torch.no_grad()
     def fold_targets(self, shift: Tensor, scale: Tensor) -> None:

@@ -46,9 +46,8 @@ class CrossEntropy:
         chosen = self.flat.take(at)
         self.all.exp_()
         torch.sum(self.all, 1, keepdim=True, out=self.total)
-        with np.errstate(all="ignore"):  # a fit that diverges is noticed by its loss
-            nll = float(np.add.reduce(np.log(self.totals[:, 0, :batch]) - chosen, axis=None)) / at.size
-            np.divide(self.numerators, self.totals, out=self.totals)
+        nll = float(np.add.reduce(np.log(self.totals[:, 0, :batch]) - chosen, axis=None)) / at.size
+        np.divide(self.numerators, self.totals, out=self.totals)
         self.near *= self.total_near
         self.flat[at] -= 1 / batch
         if self.elsewhere is not None:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 from tqdm import tqdm
 
@@ -16,7 +16,9 @@ from repulse.particles.forces import gaussian_process_prior, mix_driving, repel
 from repulse.particles.heads import Particles
 from repulse.particles.history import Epoch
 from repulse.particles.kernels import Pairs, mean_off_diagonal
-from repulse.particles.problem import Measured, Problem, Taken
+from repulse.particles.problem import Measured, Problem, Taken, as_it_is
+from repulse.particles.spread import Spread
+from repulse.particles.stream import PIECE, Pool, batches
 from repulse.particles.tasks import Task
 from repulse.recipe import Recipe
 
@@ -45,30 +47,41 @@ class Forces:
 
 
 def optimise(
-    particles: Particles, problem: Problem, recipe: Recipe, progress: bool, *, autograd: bool = False
+    particles: Particles,
+    problem: Problem,
+    recipe: Recipe,
+    progress: bool,
+    *,
+    spread: Spread | None = None,
+    autograd: bool = False,
 ) -> tuple[Epoch, ...]:
     """Fit the particles in place: in closed form where there is one, unless `autograd` is asked for.
+
+    If these are not all, `spread` says which they are; the records are those of all, and the same in every process.
 
     Raises:
         DivergedError: when the loss or a parameter is no longer finite; the particles are then as after the last good
             epoch.
     """
-    steps = max(len(problem.x) // recipe.batch_size, 1)
+    steps = max(problem.size // recipe.batch_size, 1)
     epochs = recipe.epochs or max(LEAST_EPOCHS, math.ceil(LEAST_STEPS / steps))
-    closed = not autograd and has_closed_form(particles)
-    stepper = Closed(particles, problem, recipe) if closed else Autograd(particles, problem, recipe)  # pyright: ignore
-    loop = _Loop(stepper, particles.count, problem, recipe, steps, steps * epochs)
+    pool = Pool(problem.x, problem.y, problem.prepare, recipe.batch_size)
+    problem = replace(problem, x=pool.x, y=pool.y, prepare=as_it_is, samples=problem.size)
+    spread = spread or Spread.alone(particles.count)
+    stepper = Closed if not autograd and has_closed_form(particles) else Autograd
+    stepper = stepper(particles, problem, recipe, spread)  # pyright: ignore[reportArgumentType]
+    loop = _Loop(stepper, spread, pool, problem, recipe, steps, steps * epochs)
     history: list[Epoch] = []
     good = {name: value.clone() for name, value in particles.state_dict().items()}
-    name = f"fitting {particles.count} heads"
-    with tqdm(total=loop.total, desc=name, unit="step", delay=2.0, disable=not progress, leave=False) as bar:
+    name, shown = f"fitting {spread.total} heads", progress and spread.first
+    with tqdm(total=loop.total, desc=name, unit="step", delay=2.0, disable=not shown, leave=False) as bar:
         for epoch in range(epochs):
             try:
                 record = loop.run_epoch(bar)
             except torch.linalg.LinAlgError:  # pyright: ignore[reportPrivateImportUsage]
                 # ssge: NaN has no eigenvectors
                 record = None
-            if record is None or not _finite(particles):
+            if record is None or float(spread.add(float(not _finite(particles)))) > 0:
                 particles.load_state_dict(good)
                 raise DivergedError(epoch + 1, epochs, tuple(history))
             for kept, value in zip(good.values(), particles.state_dict().values(), strict=True):
@@ -82,19 +95,24 @@ class _Loop:
     """Batches and step counter of one fit."""
 
     def __init__(
-        self, stepper: Closed | Autograd, count: int, problem: Problem, recipe: Recipe, steps: int, total: int
+        self,
+        stepper: Closed | Autograd,
+        spread: Spread,
+        pool: Pool,
+        problem: Problem,
+        recipe: Recipe,
+        steps: int,
+        total: int,
     ) -> None:
-        self.stepper, self.count, self.problem, self.recipe = stepper, count, problem, recipe
+        self.stepper, self.spread, self.problem, self.recipe = stepper, spread, problem, recipe
         self.steps, self.total, self.step = steps, total, 0
         self.strength = recipe.strength_for(getattr(problem.task, "classes", None))
-        generator = torch.Generator().manual_seed(recipe.seed)
-        device = problem.x.device
-        self.batches = batches(len(problem.x), recipe.batch_size, generator, device)
+        self.batches = pool.batches(torch.Generator().manual_seed(recipe.seed))
         self.repulsion_batches = None
         if problem.repulsion is not None:
             size = len(problem.repulsion)
             own = torch.Generator().manual_seed(recipe.seed + 1)  # so that repelling does not reorder the training data
-            self.repulsion_batches = batches(size, recipe.repulsion_batch_size, own, device)
+            self.repulsion_batches = batches(size, recipe.repulsion_batch_size, own, problem.x.device)
 
     def run_epoch(self, bar: tqdm[Any]) -> Epoch | None:
         """One pass over the training data; None if its loss is not finite."""
@@ -104,11 +122,13 @@ class _Loop:
             nll = nll + taken.nll
             repulsion = repulsion + (0.0 if taken.repulsion is None else taken.repulsion)
             bar.update()
+        spread = self.spread
+        nll = spread.add(nll * ((spread.own.stop - spread.own.start) / spread.total))
         if not math.isfinite(float(nll + repulsion)):
             return None
         none = taken.repulsion is None  # pyright: ignore[reportPossiblyUnboundVariable]
-        mean_repulsion = None if none else repulsion / (self.steps * self.count)
-        return _record(self.problem.task, taken.measured, nll / self.steps, mean_repulsion)  # pyright: ignore
+        mean_repulsion = None if none else repulsion / (self.steps * spread.total)
+        return _record(self.problem.task, taken.measured, spread, nll / self.steps, mean_repulsion)  # pyright: ignore
 
     def take_step(self, *, measure: bool) -> Taken:
         """One step, at the learning rate and strength that are due."""
@@ -123,8 +143,9 @@ class _Loop:
 class Autograd:
     """Takes steps of any particles, in place, by autograd of the written loss."""
 
-    def __init__(self, particles: Particles, problem: Problem, recipe: Recipe) -> None:
+    def __init__(self, particles: Particles, problem: Problem, recipe: Recipe, spread: Spread | None = None) -> None:
         self.particles, self.problem, self.recipe = particles, problem, recipe
+        self.spread = spread or Spread.alone(particles.count)
         parameters = list(particles.parameters())
         fused = all(p.device.type in ("cpu", "cuda") for p in parameters)
         self.optimizer = torch.optim.Adam(parameters, lr=recipe.lr, fused=fused)
@@ -132,11 +153,11 @@ class Autograd:
     def step(self, batch: Tensor, away: Tensor | None, lr: float, strength: float, *, measure: bool) -> Taken:
         """One step of Adam on the samples with the indices `batch` and the repulsion samples with `away`."""
         problem = self.problem
-        x, y = problem.prepare(problem.x[batch]), problem.y[batch]
-        r = None if problem.repulsion is None or away is None else problem.prepare(problem.repulsion[away])
-        forces = compute_forces(self.particles, problem, self.recipe, x, y, r)
+        x, y = problem.x[batch], problem.y[batch]
+        r = None if problem.repulsion is None or away is None else problem.repulsion[away]
+        forces = compute_forces(self.particles, problem, self.recipe, x, y, r, self.spread)
         self.optimizer.zero_grad()
-        ratio = backward(self.particles, forces, strength, self.recipe, measure=measure)
+        ratio = backward(self.particles, forces, strength, self.recipe, self.spread, measure=measure)
         self.optimizer.param_groups[0]["lr"] = lr
         self.optimizer.step()
         measured = None
@@ -148,16 +169,24 @@ class Autograd:
 
 
 def compute_forces(
-    particles: Particles, problem: Problem, recipe: Recipe, x: Tensor, y: Tensor, r: Tensor | None
+    particles: Particles,
+    problem: Problem,
+    recipe: Recipe,
+    x: Tensor,
+    y: Tensor,
+    r: Tensor | None,
+    spread: Spread | None = None,
 ) -> Forces:
     """Likelihood and prior on the training batch, repulsion on the repulsion batch, for one step."""
     repulsion_outputs = None if r is None else particles(r)
     repulsion, pairs = None, None
-    if particles.count > 1 and recipe.strength != 0 and recipe.space != "none":
+    spread = spread or Spread.alone(particles.count)
+    if spread.total > 1 and recipe.strength != 0 and recipe.space != "none":
         if recipe.space == "parameters":
             compared, how = particles.vectors(), "jointly"
         else:
             compared = problem.task.compared(repulsion_outputs, recipe.on)  # pyright: ignore[reportArgumentType]
+            compared = spread.among_all(compared)
             how = recipe.compare
         repulsion, pairs = repel(compared, recipe.rule, recipe.kernel, recipe.bandwidth, how)
 
@@ -175,12 +204,18 @@ def compute_forces(
     else:
         values = list(particles.parameters()) if mixing is None else [mix_driving(particles.vectors(), mixing)]
         prior = torch.stack([value.square().sum() for value in values]).sum() / (2 * recipe.prior_std**2)
-    driving = nll.sum() + prior / len(problem.x)
+    driving = nll.sum() + prior / problem.size
     return Forces(nll, driving, repulsion, pairs, outputs, repulsion_outputs)
 
 
 def backward(
-    particles: Particles, forces: Forces, strength: float, recipe: Recipe, *, measure: bool = False
+    particles: Particles,
+    forces: Forces,
+    strength: float,
+    recipe: Recipe,
+    spread: Spread | None = None,
+    *,
+    measure: bool = False,
 ) -> float | None:
     """Leave minus the velocity of every particle in the gradients of its parameters.
 
@@ -198,19 +233,16 @@ def backward(
         particles.mix_gradients(forces.pairs.k)  # pyright: ignore[reportOptionalMemberAccess]
     driving = _gradient(particles)
     (strength * forces.repulsion).backward()
-    return float((_gradient(particles) - driving).norm() / driving.norm().clamp_min(1e-30)) if measure else None
+    if not measure:
+        return None
+    norms = torch.stack([(_gradient(particles) - driving).norm(), driving.norm()]).double()
+    if spread is not None and spread.several:
+        norms = torch.as_tensor(spread.add(norms.square())).sqrt()
+    return float(norms[0] / norms[1].clamp_min(1e-30))
 
 
 def _gradient(particles: Particles) -> Tensor:
     return torch.cat([p.grad.flatten() for p in particles.parameters() if p.grad is not None])
-
-
-def batches(size: int, batch: int, generator: torch.Generator, device: torch.device) -> Iterator[Tensor]:
-    """Indices of random batches for ever: every sample once before any comes again; incomplete batches are dropped."""
-    batch = min(batch, size)
-    while True:
-        order = torch.randperm(size, generator=generator, device="cpu").to(device)
-        yield from order[: size - size % batch].split(batch)
 
 
 def ramp(schedule: str, t: float) -> float:
@@ -230,7 +262,7 @@ def ramp(schedule: str, t: float) -> float:
 
 
 @torch.no_grad()
-def _record(task: Task, last: Measured, nll: Tensor | float, repulsion: Tensor | float | None) -> Epoch:
+def _record(task: Task, last: Measured, spread: Spread, nll: Tensor | float, repulsion: Tensor | float | None) -> Epoch:
     elsewhere = last.repulsion_outputs
     return Epoch(
         nll=float(nll),
@@ -238,12 +270,19 @@ def _record(task: Task, last: Measured, nll: Tensor | float, repulsion: Tensor |
         force_ratio=last.ratio,
         bandwidth=None if last.bandwidth is None else float(last.bandwidth.mean()),
         kernel=None if last.k is None else float(mean_off_diagonal(last.k)),
-        epistemic_train=float(task.predict(last.outputs).epistemic.mean()),
-        epistemic_repulsion=None if elsewhere is None else float(task.predict(elsewhere).epistemic.mean()),
+        epistemic_train=_epistemic(task, spread.gather(last.outputs)),
+        epistemic_repulsion=None if elsewhere is None else _epistemic(task, spread.gather(elsewhere)),
     )
+
+
+def _epistemic(task: Task, outputs: Float[Tensor, "n B O"]) -> float:
+    """Mean epistemic uncertainty; of many classes, some samples at a time."""
+    parts = outputs.split(max(PIECE // outputs[:, 0].numel(), 1), dim=1)
+    return float(torch.cat([task.predict(part).epistemic for part in parts]).mean())
 
 
 @torch.no_grad()
 def _finite(particles: Particles) -> bool:
     """Whether all parameters are: zero times anything else is NaN, and one sum finds it several times faster."""
-    return bool(torch.stack([(0 * p).sum() for p in particles.parameters()]).sum() == 0)
+    parts = (part for p in particles.parameters() for part in p.flatten().split(PIECE))
+    return bool(torch.stack([(0 * part).sum() for part in parts]).sum() == 0)

@@ -12,7 +12,7 @@ from repulse.particles.tasks import Task
 
 
 def as_it_is(batch: Tensor) -> Tensor:
-    """Preparation of batches that need none."""
+    """Preparation of features that need none."""
     return batch
 
 
@@ -24,8 +24,9 @@ class Problem:
         x: training features (or inputs), `(N, ...)`.
         y: targets in the units of `task`.
         repulsion: features (or inputs) on which to repel, or None.
-        prepare: applied to each batch before the particles see it (scaling of features).
+        prepare: applied to features as they enter the pool from which batches are drawn (scaling).
         task: likelihood in those units.
+        samples: N, where `x` is no more than such a pool.
     """
 
     x: Tensor
@@ -33,6 +34,12 @@ class Problem:
     repulsion: Tensor | None
     prepare: Callable[[Tensor], Tensor]
     task: Task
+    samples: int | None = None
+
+    @property
+    def size(self) -> int:
+        """N, the number of training samples."""
+        return len(self.x) if self.samples is None else self.samples
 
 
 @dataclass(frozen=True)

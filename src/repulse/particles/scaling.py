@@ -17,8 +17,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-CHUNK = 65_536
-"""Rows of features that are converted at a time."""
+from repulse.particles.stream import CHUNK, walk
 
 STILL = 1e-6
 """Of the variance along an axis, relative to that of one feature: below, there is nothing but rounding errors."""
@@ -66,6 +65,11 @@ class Scaling:
         """How many features the heads see."""
         return self.kept if self.axes is None else self.kept + self.axes.shape[1]
 
+    @property
+    def tensors(self) -> list[Float[Tensor, "..."]]:
+        """All it consists of."""
+        return [self.shift, self.scale] + ([] if self.axes is None else [self.axes])
+
     def __call__(self, features: Float[Tensor, "B d"]) -> Float[Tensor, "B c"]:
         scaled = (features.to(self.shift.dtype) - self.shift) / self.scale
         return scaled if self.axes is None else torch.cat([scaled[:, : self.kept], scaled @ self.axes], dim=1)
@@ -82,11 +86,15 @@ class Scaling:
 
 
 def _moments(features: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean and variance of every feature."""
+    """Mean and variance of every feature, as running sums: small results kept between large ones fragment memory."""
     dtype = torch.float64 if features.dtype == torch.float64 else torch.float32
-    shift = torch.stack([part.to(dtype).sum(dim=0) for part in features.split(CHUNK)]).sum(dim=0) / len(features)
-    squares = [(part.to(dtype) - shift).square().sum(dim=0) for part in features.split(CHUNK)]
-    return shift, torch.stack(squares).sum(dim=0) / len(features)
+    shift, spread = (torch.zeros(features.shape[1], dtype=dtype, device=features.device) for _ in range(2))
+    for part in walk(features):
+        shift += part.to(dtype).sum(dim=0)
+    shift /= len(features)
+    for part in walk(features):
+        spread += (part.to(dtype) - shift).square_().sum(dim=0)
+    return shift, spread.div_(len(features))
 
 
 def _whitening(plain: Scaling, features: Tensor) -> Float[Tensor, "d w"]:
@@ -96,7 +104,7 @@ def _whitening(plain: Scaling, features: Tensor) -> Float[Tensor, "d w"]:
     samples say little are held back: d / N is added to every variance.
     """
     gram = torch.zeros(len(plain.shift), len(plain.shift), dtype=torch.float64, device=features.device)
-    for part in features.split(CHUNK // 8):
+    for part in walk(features, CHUNK // 8):
         scaled = plain(part)
         gram += (scaled.T @ scaled).double()
     gram /= len(features)

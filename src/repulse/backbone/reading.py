@@ -1,0 +1,131 @@
+"""Read a data set from its start: with random states of its own, and ahead of the network where that runs on a GPU."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+import threading
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from queue import Empty, Queue
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from tqdm import tqdm
+
+from repulse.errors import DataError, expected
+
+
+def first_batch(data: Iterable[Any], seed: int) -> Any:
+    """The first batch of the data, as the pass will see it."""
+    with steady(data, seed):
+        for batch in data:
+            return batch
+    raise DataError(expected("data", "at least one batch", "none"))
+
+
+def passes(data: Iterable[Any], times: int, seed: int, device: torch.device) -> Generator[Any]:
+    """All batches, several times over, for a network on a device."""
+    for number in range(times):
+        with steady(data, seed + number):
+            yield from ahead(data, device)
+
+
+@contextmanager
+def steady(data: Iterable[Any], seed: int) -> Iterator[None]:
+    """Inside, a loader that shuffles or augments does so as the seed says; outside, all random states are as before."""
+    parts = [data, getattr(data, "sampler", None), getattr(data, "batch_sampler", None)]
+    parts.append(getattr(parts[-1], "sampler", None))
+    borrowed = [getattr(part, "generator", None) for part in parts]
+    generators = [torch.default_generator, *(g for g in borrowed if isinstance(g, torch.Generator))]
+    states = [generator.get_state() for generator in generators]
+    python, numbers = random.getstate(), np.random.get_state()  # noqa: NPY002
+    try:
+        for generator in generators:
+            generator.manual_seed(mixed(seed, -1))
+        random.seed(mixed(seed, -1))
+        np.random.seed(mixed(seed, -1) % 2**32)  # noqa: NPY002
+        yield
+    finally:
+        for generator, state in zip(generators, states, strict=True):
+            generator.set_state(state)
+        random.setstate(python)
+        np.random.set_state(numbers)  # noqa: NPY002
+
+
+def mixed(seed: int, i: int) -> int:
+    """A seed for batch i."""
+    return int.from_bytes(hashlib.blake2b(f"{seed}/{i}".encode(), digest_size=7).digest(), "big")
+
+
+def length_of(data: Iterable[Any]) -> int | None:
+    """How many batches there are, if the data knows."""
+    try:
+        return len(data)  # pyright: ignore[reportArgumentType]
+    except TypeError:
+        return None
+
+
+def bar(data: Iterable[Any], name: str, total: int | None, progress: bool) -> Iterable[Any]:
+    """The same batches, with a progress bar if it takes more than two seconds."""
+    return tqdm(data, desc=name, total=total, unit="batch", delay=2.0, disable=not progress, leave=False)
+
+
+def ahead(batches: Iterable[Any], device: torch.device) -> Generator[Any]:
+    """The same batches, the next of which is read while a GPU computes.
+
+    Where the network runs on the CPU that gains nothing: it keeps all cores busy, and reading would only take them
+    away. Loaders with workers read ahead anyway.
+    """
+    if device.type != "cuda" or getattr(batches, "num_workers", 0):
+        yield from batches
+    else:
+        yield from in_background(batches, pinned)
+
+
+def in_background(batches: Iterable[Any], prepare: Callable[[Any], Any]) -> Generator[Any]:
+    """Batches that another thread reads and prepares, one ahead; it ends when this does, however that is.
+
+    What reading raises is raised here, at the batch where it was. Random numbers are drawn by the reader alone, in the
+    order in which it reads, so batches are those that one would read without it.
+    """
+    read: Queue[tuple[str, Any]] = Queue(maxsize=1)
+    unwanted = threading.Event()
+
+    def read_all(differentiable: bool) -> None:
+        try:
+            with torch.set_grad_enabled(differentiable):  # a thread has its own
+                for batch in batches:
+                    read.put(("batch", prepare(batch)))
+                    if unwanted.is_set():
+                        return
+            read.put(("end", None))
+        except BaseException as error:  # of the loader, about which this thread can do nothing
+            read.put(("error", error))
+
+    reader = threading.Thread(target=read_all, args=(torch.is_grad_enabled(),), name="repulse reads", daemon=True)
+    reader.start()
+    try:
+        while True:
+            kind, what = read.get()
+            if kind == "error":
+                raise what
+            if kind == "end":
+                return
+            yield what
+    finally:
+        unwanted.set()
+        with suppress(Empty):
+            read.get_nowait()  # makes room for a reader that waits to hand over its last one
+        reader.join()  # before anybody puts random states back
+
+
+def pinned(batch: Any) -> Any:
+    """The same batch in memory that a GPU can copy from by itself."""
+    if isinstance(batch, Tensor):
+        return batch.pin_memory() if batch.device.type == "cpu" else batch
+    if isinstance(batch, Mapping):
+        return {key: pinned(value) for key, value in batch.items()}
+    return tuple(map(pinned, batch)) if isinstance(batch, tuple | list) else batch

@@ -1,0 +1,170 @@
+"""Features larger than memory: files that are mapped, walked part by part, and drawn from through a pool of rows.
+
+Pages of a mapped file count as memory of the process from the first look at them, so whoever has walked over a part
+gives its pages back; the system still has them at hand as long as it has room. Random rows of a file are slow, so the
+fit draws its batches from a `Pool`, into which rows come in blocks; these are read rather than looked at, because a
+look at one page may bring many others along.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+from collections.abc import Callable, Iterator, Sequence
+from io import FileIO
+from pathlib import Path
+from weakref import WeakValueDictionary, finalize
+
+import torch
+from torch import Tensor
+
+from repulse.errors import CacheError
+from repulse.particles.problem import as_it_is
+
+READY = 2**25
+"""Numbers that are scaled once, before the fit, and held in memory (134 MB); of more, a pool is."""
+
+POOL, BLOCK = READY, 2**13
+"""Numbers in a pool, and in a block of consecutive rows (32 KB)."""
+
+CHUNK, PIECE = 65_536, 2**22
+"""Rows that are looked at a time, and numbers in them (16 MB) when there are more than `READY`."""
+
+
+class _Mapping(mmap.mmap):
+    file: FileIO
+
+
+_MAPPED: WeakValueDictionary[int, _Mapping] = WeakValueDictionary()  # by address
+
+
+@torch.inference_mode(False)  # whose tensors do not know whether they were written to
+def map_file(path: Path, rows: int, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+    """The first rows in a file as a tensor that is read as it is looked at.
+
+    What torch writes to it stays in memory, and the file as it was; writing by other ways, such as `.numpy()` or
+    `.data`, goes unnoticed and may be lost.
+    """
+    size = rows * torch.Size(shape).numel() * dtype.itemsize
+    file = FileIO(path)
+    mapping = _Mapping(file.fileno(), size, access=mmap.ACCESS_COPY)
+    mapping.file = file
+    finalize(mapping, file.close)
+    values = torch.frombuffer(mapping, dtype=dtype).view(rows, *shape)
+    _MAPPED[values.data_ptr()] = mapping
+    return values
+
+
+def give_back(values: Tensor) -> None:
+    """Free the memory of a mapped file that was looked at, unless it was written to; others are left alone."""
+    mapping = _unwritten(values)
+    if mapping is not None and hasattr(mmap, "MADV_DONTNEED"):
+        mapping.madvise(mmap.MADV_DONTNEED)
+
+
+def _unwritten(values: Tensor) -> _Mapping | None:
+    mapping = _MAPPED.get(values.untyped_storage().data_ptr())
+    return mapping if mapping is not None and values._version == 0 else None
+
+
+def blocks_of(values: Tensor, begins: Sequence[int], rows: int) -> Tensor:
+    """Blocks of so many consecutive rows, one after the other; those of a mapped file are read from it."""
+    blocks = [values[begin : begin + rows] for begin in begins]
+    mapping = _unwritten(values)
+    if mapping is None or not values.is_contiguous() or not hasattr(os, "preadv"):
+        return torch.cat(blocks)
+    read = values.new_empty(sum(map(len, blocks)), *values.shape[1:])
+    parts = read.split([len(block) for block in blocks])
+    for block, part in zip(blocks, parts, strict=True):
+        begin, room = int(block.storage_offset()) * block.itemsize, part.flatten().view(torch.uint8).numpy().data
+        while len(room):
+            got = os.preadv(mapping.file.fileno(), [room], begin)  # needs no place in the file, which threads share
+            if not got:
+                raise CacheError(f"{mapping.file.name} has become shorter since its features were mapped.")
+            begin, room = begin + got, room[got:]
+    return read
+
+
+def walk(values: Tensor, most: int = CHUNK) -> Iterator[Tensor]:
+    """All rows in order, at most so many at a time; a part must not be used after the next one was asked for."""
+    rows = most if values.numel() <= READY else min(most, max(PIECE // values[0].numel(), 1))
+    for part in values.split(rows):
+        yield part
+        give_back(values)
+
+
+def batches(size: int, batch: int, generator: torch.Generator, device: torch.device) -> Iterator[Tensor]:
+    """Indices of random batches for ever: every sample once before any comes again; incomplete batches are dropped."""
+    batch = min(batch, size)
+    while True:
+        order = torch.randperm(size, generator=generator, device="cpu").to(device)
+        yield from order[: size - size % batch].split(batch)
+
+
+class Pool:
+    """Rows in memory, prepared, from which batches are drawn: all there are, or some at a time.
+
+    Rows that need no preparation are taken as they are. If all others fit, they are prepared once, and batches are
+    those of `batches`. If not, blocks of consecutive rows come in random order, as many as the pool holds; batches are
+    drawn from all of these in random order; then the next blocks come. So every row comes once an epoch, and memory
+    does not depend on how many there are.
+
+    With rows in random order, as a loader that shuffles leaves them in the cache, this is as good as a full shuffle.
+    With rows sorted by class, the share of one of K classes in a pool of P blocks is off by a fraction of about
+    sqrt(K / P). P is 4,096 (half of that if features are whitened), so this is 5 % for 10 classes and 16 % for 100,
+    which a decaying learning rate forgets; with 1000 classes it is a half, and rows should be shuffled before their
+    features are computed.
+
+    Args:
+        x: features, `(N, d)`; any inputs, if they need no preparation.
+        y: a target for each.
+        prepare: applied to rows of features as they come in.
+        batch: how many rows are drawn at a time.
+
+    Attributes:
+        x: the rows in the pool, overwritten as batches are drawn.
+        y: their targets.
+    """
+
+    def __init__(self, x: Tensor, y: Tensor, prepare: Callable[[Tensor], Tensor], batch: int) -> None:
+        self.whole, self.prepare, self.batch = (x, y), prepare, batch
+        self.x, self.y = x, y
+        if prepare is not as_it_is:
+            like = prepare(x[:1])
+            self.rows = max(BLOCK // x.shape[1], 1)
+            self.blocks = max(POOL // like.shape[1] // self.rows, 1)
+            room = min(self.blocks * self.rows + batch, len(x))  # what is left of the last blocks makes no batch
+            self.x, self.y = like.new_empty(room, like.shape[1]), y.new_empty(room)
+
+    def batches(self, generator: torch.Generator) -> Iterator[Tensor]:
+        """For ever, rows of `x` and `y` that make a random batch; each is to be used before the next is asked for."""
+        size = len(self.whole[0])
+        if self.prepare is not as_it_is:
+            blocks = -(-size // self.rows)
+            if len(self.x) < size:
+                while True:
+                    order = torch.randperm(blocks, generator=generator)
+                    yield from self._pass(order.tensor_split(-(-blocks // self.blocks)), generator)
+            self._fill(torch.arange(blocks), 0)
+        yield from batches(size, self.batch, generator, self.x.device)
+
+    def _pass(self, fills: Sequence[Tensor], generator: torch.Generator) -> Iterator[Tensor]:
+        """One epoch: fill, draw all whole batches, keep the rest for the next."""
+        kept = 0
+        for blocks in fills:
+            held = self._fill(blocks, kept)
+            order = torch.randperm(held, generator=generator).to(self.x.device)
+            drawn, rest = order.split([held - held % self.batch, held % self.batch])
+            yield from drawn.split(self.batch) if len(drawn) else ()
+            kept = len(rest)
+            for column in (self.x, self.y):
+                column[:kept] = column[rest]
+
+    def _fill(self, blocks: Tensor, held: int) -> int:
+        """Let blocks in after the rows that are held; returns how many rows there are then."""
+        for some in blocks.split(PIECE // BLOCK):
+            begins = [self.rows * block for block in some.tolist()]
+            x, y = (blocks_of(column, begins, self.rows) for column in self.whole)
+            self.x[held : held + len(x)], self.y[held : held + len(x)] = self.prepare(x), y
+            held += len(x)
+        return held

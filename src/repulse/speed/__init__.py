@@ -1,0 +1,1 @@
+"""What everything costs, as ratios: `repulse bench`. One group of measurements a file; `run.py` knows them all."""
