@@ -33,7 +33,7 @@ class Sizes:
     """
 
     features: int = 512
-    samples: int = 100_000
+    samples: int = 150_000
     more: tuple[int, ...] = (20_000, 50_000)
     many_features: int = 256
     many_samples: int = 2_000
