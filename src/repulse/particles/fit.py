@@ -44,7 +44,7 @@ def fit_heads(
 ) -> Heads:
     """Fit an ensemble of heads on features that are already there.
 
-    Features may be mapped from a file and larger than memory: about 270 MB of them is held at a time, and one number a
+    Features may be mapped from a file and larger than memory: at most 270 MB of them are held, and one number a
     row of targets. Where `torch.distributed` runs several processes, all must call this with the same
     arguments; they share the heads among them, and each gets all of them (see `particles/spread.py`).
 

@@ -24,8 +24,8 @@ from repulse.particles.problem import as_it_is
 READY = 2**26
 """Numbers that are scaled once, before the fit, and held in memory (268 MB); of more, a pool is."""
 
-POOL, BLOCK = READY, 2**13
-"""Numbers in a pool, and in a block of consecutive rows (32 KB)."""
+POOL, BLOCK = 2**25, 2**13
+"""Numbers in a pool (134 MB), and in a block of consecutive rows (32 KB)."""
 
 CHUNK, PIECE = 65_536, 2**22
 """Rows that are looked at a time, and numbers in them (16 MB) when there are more than `READY`."""
@@ -111,8 +111,8 @@ class Pool:
 
     With rows in random order, as a loader that shuffles leaves them in the cache, this is as good as a full shuffle.
     With rows sorted by class, the share of one of K classes in a pool of P blocks is off by a fraction of about
-    sqrt(K / P). P is 8,192 (half of that if features are whitened), so this is 3 % for 10 classes and 11 % for 100,
-    which a decaying learning rate forgets; with 1000 classes it is a third, and rows should be shuffled before their
+    sqrt(K / P). P is 4,096 (half of that if features are whitened), so this is 5 % for 10 classes and 16 % for 100,
+    which a decaying learning rate forgets; with 1000 classes it is a half, and rows should be shuffled before their
     features are computed.
 
     Args:
