@@ -206,7 +206,7 @@ def report(
 @app.command()
 def bench(
     names: Annotated[list[str] | None, typer.Argument(help="Groups, or all.", show_default=False)] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="Few repeats, small sizes: a minute instead of ten.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Few repeats, small sizes: a first look.")] = False,
     data: Annotated[Path | None, typer.Option(help="Folder of the data sets; else that in REPULSE_DATA.")] = None,
     out: Annotated[Path, typer.Option(help="Folder for results, and for what can be used again.")] = Path("bench"),
     list_: Annotated[bool, typer.Option("--list", help="Show what is measured, and the goals.")] = False,
