@@ -7,11 +7,15 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from repulse.errors import RepulseError
 from repulse.report.plots import save_picture
+from repulse.report.table import Column, Table
 from repulse.speed import report
+from repulse.speed.record import Findings, Row
 from tables import ROOT, insert
 
 
@@ -26,12 +30,31 @@ def main() -> None:
     if quick:
         sys.exit(f"Measured with --quick, which is no result: {', '.join(quick)}. Run `repulse bench` without.")
     page = ROOT / "docs" / "speed.md"
-    insert(page, "speed-table", report.table_of(findings).markdown())
+    rows, profile = [[f for f in findings if (f.group == "profile") == apart] for apart in (False, True)]
+    insert(page, "speed-goals", report.table_of(some(rows, lambda row: row.about.goal is not None)).markdown())
+    insert(page, "speed-others", report.table_of(some(rows, lambda row: row.about.goal is None)).markdown())
+    insert(page, "speed-profile", parts_of(profile).markdown())
     insert(page, "speed-machine", report.machine_of(findings))
     plot = report.plot_of(findings)
     if plot is not None:
         save_picture(plot, ROOT / "docs" / "images" / "speed.png")
         insert(page, "speed-plot", "![Cost of a step, of a fit and of memory against their sizes](images/speed.png)")
+
+
+def some(findings: Sequence[Findings], wanted: Callable[[Row], bool]) -> list[Findings]:
+    """The rows that are wanted."""
+    return [replace(found, rows=[row for row in found.rows if wanted(row)]) for found in findings]
+
+
+def parts_of(findings: Sequence[Findings]) -> Table:
+    """Parts of a step down, sizes across."""
+    rows = [row for found in findings for row in found.rows]
+    sizes = list(dict.fromkeys(row.about.size for row in rows))
+    table = Table("part / two products", [Column(size, 2) for size in sizes])
+    for part in dict.fromkeys(row.about.thing for row in rows):
+        found = {row.about.size: row.ratio for row in rows if row.about.thing == part}
+        table.add(part.removeprefix("fs-RLL-E: "), [[found[size] for size in sizes]])
+    return table
 
 
 if __name__ == "__main__":

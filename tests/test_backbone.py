@@ -9,20 +9,15 @@ from __future__ import annotations
 import copy
 import functools
 import os
-import random
-import warnings
-from contextlib import contextmanager
 from types import SimpleNamespace
 
-import jaxtyping
-import numpy as np
 import pytest
 import torch
 from torch import nn
-from torch.nn import functional as F
-from torch.utils.data import BatchSampler, DataLoader, Dataset, RandomSampler, TensorDataset
+from torch.utils.data import DataLoader, TensorDataset
 
 import repulse
+from models import CLASSES, QUICK, Odd, images, normal, perceptron, rebuilt, same_state, state_of
 from repulse import BackboneError, DataError, Recipe, retrofit
 from repulse.backbone import Ending, split
 from repulse.modes import evaluating
@@ -34,19 +29,9 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors is in prototype stage:UserWarning"),
     pytest.mark.filterwarnings("ignore:`torch.jit.[a-z_]+` is deprecated:DeprecationWarning"),
 ]
-QUICK = Recipe(epochs=1, heads=3, layers="last")
-CLASSES = 5
-
-
-def normal(*shape, seed=0):
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
 
 
 # Families: a model, a batch of inputs, another batch, and the ending that should be found.
-
-
-def images(size=32, seed=0, count=10):
-    return normal(count, 3, size, size, seed=seed)
 
 
 def of_images(model, *layers, pooling="none", size=32):
@@ -87,10 +72,6 @@ TIMM_RESNETV2 = {"layers": (1, 1, 1, 1), "channels": (16, 32, 48, 64), "stem_chs
 TIMM_REPVIT = {"embed_dim": (8, 16, 24, 32), "depth": (1, 1, 1, 1)}
 HF_RESNET = {"embedding_size": 8, "hidden_sizes": [8, 16, 24, 32], "depths": [1, 1, 1, 1], "layer_type": "basic"}
 HF_SWIN = {"image_size": 32, "patch_size": 2, "embed_dim": 8, "depths": [2, 2], "num_heads": [2, 2], "window_size": 4}
-
-
-def perceptron(outputs=CLASSES, *after):
-    return nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, outputs), *after)
 
 
 def of_vectors(model, *layers):
@@ -234,31 +215,10 @@ def logits_of(model, inputs):
     return (model(*inputs) if isinstance(inputs, tuple) else model(inputs)).flatten(start_dim=1)
 
 
-@torch.no_grad()
-def rebuilt(backbone, inputs):
-    return F.linear(backbone(inputs)[:, : backbone.penultimate], *backbone.weights)
-
-
 def first(inputs, count):
     if isinstance(inputs, dict):
         return {name: value[:count] for name, value in inputs.items()}
     return tuple(value[:count] for value in inputs) if isinstance(inputs, tuple) else inputs[:count]
-
-
-def state_of(model):
-    """All that must not change: values, modes, gradients and hooks."""
-    parts = list(model.modules())
-    return (
-        {name: value.clone() for name, value in model.state_dict().items()},
-        [part.training for part in parts],
-        [(len(part._forward_hooks), len(part._forward_pre_hooks), len(part._backward_hooks)) for part in parts],
-        [(p.requires_grad, p.grad is None) for p in model.parameters()],
-    )
-
-
-def same_state(before, after):
-    values = all(torch.equal(value, after[0][name]) for name, value in before[0].items())
-    return values and before[0].keys() == after[0].keys() and before[1:] == after[1:]
 
 
 def test_the_last_layer_is_found_and_gives_the_networks_logits(member):
@@ -462,185 +422,6 @@ def test_a_batch_is_predicted_as_the_loader_gives_it(form):
     torch.testing.assert_close(ensemble.predict(next(iter(loader))).probs, ensemble(*inputs).exp())
 
 
-# Where the last layer is.
-
-
-class Odd(nn.Module):
-    """Layers registered in no good order, and others that run after the head, or never."""
-
-    def __init__(self, *order):
-        super().__init__()
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(0)
-            layers = {
-                "head": nn.Linear(8, 3),
-                "body": nn.Linear(4, 8),
-                "aux": nn.Linear(8, 3),
-                "never": nn.Linear(8, 3),
-            }
-        for name in order or layers:
-            self.add_module(name, layers[name])
-
-    def forward(self, x):
-        hidden = self.body(x).tanh()
-        logits = self.head(hidden)
-        self.aux(hidden)
-        return logits
-
-
-@pytest.mark.parametrize("order", [("head", "body", "aux", "never"), ("never", "aux", "body", "head")], ids=" ".join)
-def test_neither_the_order_of_layers_nor_later_ones_matter(order):
-    model, x = Odd(*order), normal(6, 4)
-    backbone = split(model, x)
-    assert backbone.ending == Ending(("head",))
-    torch.testing.assert_close(rebuilt(backbone, x), model(x).detach())
-
-
-def test_a_last_layer_that_runs_again_is_refused():
-    class Again(Odd):
-        def forward(self, x):
-            logits = self.head(self.body(x).tanh())
-            self.head(self.body(-x).relu())  # for a loss of its own, say
-            return logits
-
-    model, x = Again(), normal(6, 4)
-    with pytest.raises(BackboneError, match="something else"):
-        split(model, x)
-
-
-def test_a_head_on_maps_that_were_small_at_first_says_so():
-    """Split on images that leave a single position; those that come later leave several."""
-    model = nn.Sequential(
-        nn.Conv2d(3, 8, 3, stride=2), nn.ReLU(), nn.Conv2d(8, 5, 1), nn.AdaptiveAvgPool2d(1), nn.Flatten()
-    )
-    backbone = split(model, images(4))
-    with pytest.raises(BackboneError, match="one, as in the first batch"):
-        rebuilt(backbone, images(9))
-
-
-@pytest.mark.parametrize(
-    ("name", "words"),
-    [
-        ("heads", ["`last_layer`", "a linear layer of the model", "'heads'", "Did you mean 'head'?"]),
-        ("body", ["`body` with 8 outputs", "(6, 3)", "leave out `last_layer`"]),
-        ("aux", ["something else after `aux`", "leave out `last_layer`"]),
-        ("never", ["ends in a linear layer", "a pass that did not run `never`"]),
-        ("act", ["`last_layer`", "'act', a Tanh"]),
-    ],
-)
-def test_a_last_layer_that_is_named_must_be_the_last_one(name, words):
-    model = Odd()
-    model.act = nn.Tanh()
-    assert split(model, normal(6, 4), last_layer="head").ending == Ending(("head",))
-    with refused(*words):
-        split(model, normal(6, 4), last_layer=name)
-    with refused(*words):
-        retrofit(
-            *(model, [(normal(6, 4), torch.arange(6) % 3)]),
-            **{"repulsion": None, "recipe": QUICK, "last_layer": name, "progress": False},
-        )
-
-
-@contextmanager
-def refused(*words):
-    """One sentence that has all these words."""
-    with pytest.raises(BackboneError, match=r"^Expected .+ to be .+, but got .+[.?]$") as caught:
-        yield
-    for word in words:
-        assert word in str(caught.value)
-
-
-class Does(nn.Module):
-    def __init__(self, function):
-        super().__init__()
-        self.function = function
-
-    def forward(self, *inputs):
-        return self.function(*inputs)
-
-
-def convolutional(*after):
-    return nn.Sequential(nn.Conv2d(3, 8, 3), nn.Tanh(), nn.Conv2d(8, CLASSES, 1), *after)
-
-
-POOLED = (nn.AdaptiveAvgPool2d(1), nn.Flatten())
-REFUSED = {
-    "ReLU on maps": (lambda: convolutional(nn.ReLU(), *POOLED), images(), ["something else after `2`"]),
-    "softmax on maps": (lambda: convolutional(nn.Softmax(1), *POOLED), images(), ["something else after `2`"]),
-    "largest of maps": (
-        lambda: convolutional(nn.AdaptiveMaxPool2d(1), nn.Flatten()),
-        images(),
-        ["something else after `2`"],
-    ),
-    "segmentation": (convolutional, images(), ["one output vector", "(8, 5, 30, 30), a dense prediction"]),
-    "tokens": (
-        lambda: nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 3)),
-        normal(6, 7, 4),
-        ["one output vector", "(6, 7, 3), a dense prediction"],
-    ),
-    "no linear layer": (lambda: nn.Sequential(nn.Conv2d(3, 5, 3), *POOLED), images(), ["linear layer", "ran none"]),
-    "several labels": (lambda: perceptron(5, nn.Sigmoid()), normal(6, 4), ["one sigmoid an output after `2`"]),
-    "temperature": (lambda: perceptron(5, Does(lambda z: z / 2)), normal(6, 4), ["a factor of 0.5 after `2`"]),
-    "one class left out": (lambda: perceptron(5, Does(lambda z: z[:, 1:])), normal(6, 4), ["5 outputs", "(6, 4)"]),
-    "noise": (
-        lambda: perceptron(5, Does(lambda z: z + torch.randn_like(z))),
-        normal(6, 4),
-        ["the same output for the same input", "different outputs"],
-    ),
-    "dropout always on": (
-        lambda: nn.Sequential(nn.Linear(4, 8), Does(nn.functional.dropout), nn.Linear(8, 3)),
-        normal(6, 4),
-        ["the same output for the same input", "different outputs"],
-    ),
-    "samples mixed up": (lambda: perceptron(5, Does(lambda z: z[:1])), normal(6, 4), ["one output for each of 6"]),
-    "a number": (lambda: perceptron(5, Does(torch.sum)), normal(6, 4), ["one output for each of 6", "shape ()"]),
-    "a string": (lambda: perceptron(5, Does(str)), normal(6, 4), ["`model(batch)`", "a tensor", "str"]),
-}
-
-
-@pytest.mark.parametrize("case", REFUSED)
-def test_what_has_no_last_layer_is_refused_in_one_sentence(case):
-    build, x, words = REFUSED[case]
-    torch.manual_seed(0)
-    model = build().train()
-    before = state_of(model)
-    with refused(*words):
-        split(model, x)
-    with refused(*words):
-        retrofit(model, [(x, torch.arange(len(x)) % 3)], repulsion=None, recipe=QUICK, progress=False)
-    assert same_state(before, state_of(model))
-
-
-def test_a_layer_whose_owner_changes_what_it_returns_is_refused():
-    model = perceptron()
-    model[2].register_forward_hook(lambda module, inputs, output: 3 * output)
-    with refused("a hook or wrapper after `2`"):
-        split(model, normal(6, 4))
-
-
-@pytest.mark.parametrize("wrap", [lambda m: m, nn.DataParallel], ids=["alone", "data parallel"])
-def test_torchscript_is_refused(wrap):
-    with refused("`model`", "a network in Python", "TorchScript"):
-        split(wrap(torch.jit.trace(perceptron(), normal(2, 4))), normal(6, 4))
-
-
-@pytest.mark.parametrize(
-    "make", [torch.jit.script, lambda m: torch.jit.trace(m, normal(2, 4))], ids=["script", "trace"]
-)
-def test_torchscript_inside_is_left_alone_or_refused(make):
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "`torch.jit", DeprecationWarning)
-        model = nn.Sequential(nn.Linear(4, 4), make(nn.Linear(4, 4)), nn.Tanh(), nn.Linear(4, 3))
-    x = normal(6, 4)
-    try:
-        backbone = split(model, x)
-    except BackboneError as error:
-        assert "TorchScript" in str(error)  # noqa: PT017
-    else:
-        torch.testing.assert_close(rebuilt(backbone, x), model(x).detach())
-    assert not any(len(module._forward_hooks) for module in (model, model[0], model[2], model[3]))
-
-
 # Wrappers and number types.
 
 
@@ -738,107 +519,6 @@ def test_an_interrupt_in_the_middle_of_a_pass_leaves_the_model_as_it_was():
         split(model, normal(6, 4))
     assert same_state(before, state_of(model))
     hook.remove()
-
-
-# Randomness.
-
-
-class Augmented(Dataset):
-    """Every look at a sample is different, by all three kinds of global randomness."""
-
-    def __init__(self):
-        self.x, self.y = normal(24, 4), torch.arange(24) % 3
-
-    def __len__(self):
-        return 24
-
-    def __getitem__(self, i):
-        moved = float(torch.rand(())) + random.random() + np.random.rand()  # noqa: NPY002
-        return self.x[i] + moved, self.y[i]
-
-
-def random_states(*generators):
-    numbers = np.random.get_state()  # noqa: NPY002
-    states = [torch.get_rng_state(), *(generator.get_state() for generator in generators)]
-    return [state.tolist() for state in states], random.getstate(), numbers[1].tolist(), numbers[2:]
-
-
-def loaders():
-    data = Augmented()
-    for name, settings in {
-        "its own generator": {"generator": torch.Generator().manual_seed(5), "shuffle": True, "batch_size": 8},
-        "the global generator": {"shuffle": True, "batch_size": 8},
-        "a sampler": {"sampler": RandomSampler(data, generator=torch.Generator().manual_seed(5)), "batch_size": 8},
-        "a batch sampler": {
-            "batch_sampler": BatchSampler(RandomSampler(data, generator=torch.Generator().manual_seed(5)), 8, False)
-        },
-    }.items():
-        yield pytest.param(data, settings, id=name)
-
-
-@contextmanager
-def seeded(seed, *generators):
-    """All random states that there are, set by a seed; as they were afterwards."""
-    python, numbers = random.getstate(), np.random.get_state()  # noqa: NPY002
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        np.random.seed(seed)  # noqa: NPY002
-        random.seed(seed)
-        for generator in generators:
-            generator.manual_seed(seed)
-        yield
-    random.setstate(python)
-    np.random.set_state(numbers)  # noqa: NPY002
-
-
-def retrofit_on(loader):
-    recipe = QUICK.replace(repulsion_samples=20)
-    return retrofit(Odd(), loader, repulsion=loader, recipe=recipe, augmentations=2, progress=False)
-
-
-def generators_of(loader):
-    sampler = getattr(loader.batch_sampler, "sampler", None)
-    return [g for g in (loader.generator, getattr(sampler, "generator", None)) if g is not None]
-
-
-@pytest.mark.parametrize(("data", "settings"), list(loaders()))
-def test_a_loader_that_shuffles_and_augments_gives_the_same_heads(data, settings):
-    loader = DataLoader(data, **settings)
-    heads = []
-    for seed in (1, 2):
-        with seeded(seed, *generators_of(loader)):
-            heads.append(retrofit_on(loader).heads.vectors())
-    assert torch.equal(*heads)
-
-
-@pytest.fixture
-def unchecked():
-    """Without the checks of shapes, which draw random numbers of their own."""
-    jaxtyping.config.update("jaxtyping_disable", True)
-    yield
-    jaxtyping.config.update("jaxtyping_disable", False)
-
-
-@pytest.mark.usefixtures("unchecked")
-@pytest.mark.parametrize(("data", "settings"), list(loaders()))
-def test_no_random_state_is_changed(data, settings):
-    loader = DataLoader(data, **settings)
-    generators = generators_of(loader)
-    with seeded(1, *generators):
-        before = random_states(*generators)
-        retrofit_on(loader)
-        assert random_states(*generators) == before
-
-
-def test_passes_over_a_loader_that_augments_differ():
-    loader = DataLoader(Augmented(), batch_size=24)
-    backbone = split(Odd(), normal(6, 4))
-    features = repulse.backbone.compute_features(backbone, loader, None, augmentations=2, progress=False)
-    assert features.train.shape == (48, 8)
-    assert torch.equal(features.targets[:24], features.targets[24:])
-    assert not torch.isclose(features.train[:24], features.train[24:]).all(dim=1).any()
-    other = repulse.backbone.compute_features(backbone, loader, None, augmentations=2, seed=1, progress=False)
-    assert not torch.isclose(features.train, other.train).all(dim=1).any()
 
 
 class MaskedMean(nn.Module):

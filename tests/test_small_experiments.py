@@ -215,7 +215,7 @@ def encoded(place) -> Place:
 
 @pytest.mark.filterwarnings("ignore::repulse.FitWarning")
 def test_text_cells_judge_methods_on_features_that_are_kept(encoded, monkeypatch):
-    brief = baselines._heads(Recipe(epochs=100, lr=0.02), repelled=True)
+    brief = baselines._heads(Recipe(epochs=100, lr=0.02))
     monkeypatch.setitem(baselines.METHODS, "repulse", brief)
     outcomes = []
     for method, repulsion, layers in text.ROWS:

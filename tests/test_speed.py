@@ -439,7 +439,7 @@ def test_synthetic_features_are_those_of_a_classifier():
 
 def test_the_page_is_filled_by_the_command_and_by_nothing_quick(monkeypatch, tmp_path):
     page = (ROOT / "docs" / "speed.md").read_text()
-    for name in ("speed-table", "speed-machine", "speed-plot"):
+    for name in ("speed-goals", "speed-profile", "speed-others", "speed-machine", "speed-plot"):
         assert re.search(rf"<!-- {name} -->\n.*?<!-- end of {name} -->", page, re.DOTALL)
     for name in run.GROUPS:
         assert f"| `{name}` |" in page
@@ -450,3 +450,14 @@ def test_the_page_is_filled_by_the_command_and_by_nothing_quick(monkeypatch, tmp
         runpy.run_path(str(ROOT / "benchmarks" / "speed.py"), run_name="__main__")
     assert ended.value.code == "Measured with --quick, which is no result: fit. Run `repulse bench` without."
     assert (ROOT / "docs" / "speed.md").read_text() == page
+
+
+def test_a_profile_is_shown_with_parts_down_and_sizes_across(monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    script = runpy.run_path(str(ROOT / "benchmarks" / "speed.py"), run_name="speed")
+    abouts = [Ratio(f"fs-RLL-E: {part}", "two products", size) for size in ("d 1", "d 2") for part in ("Adam", "rest")]
+    rows = [Row.of(about, [i + 0.25], 1.0) for i, about in enumerate(abouts)]
+    lines = script["parts_of"]([Findings("profile", False, "2026-01-01", MACHINE, rows)]).markdown().splitlines()
+    found = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if line.startswith("|")]
+    assert found[0] == ["part / two products", "d 1", "d 2"]
+    assert found[2:] == [["Adam", "0.25", "2.25"], ["rest", "1.25", "3.25"]]

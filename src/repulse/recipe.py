@@ -201,6 +201,9 @@ FS_RLL_E = _PAPER
 The paper's form: one kernel over the whole repulsion batch, heads that see the penultimate features alone.
 """
 
+NAMED = {"LL-E": LL_E, "RLL-E": RLL_E, "fs-RLL-E": FS_RLL_E, "repulse": Recipe()}
+"""Recipes as tables name them."""
+
 PAPER_TRAINING = {"epochs": 30, "lr": 1e-4, "decay": "none", "strength": 0.1, "prior_std": 1.0}
 """How the paper trained its heads: `FS_RLL_E.replace(**PAPER_TRAINING)`.
 

@@ -247,6 +247,14 @@ def test_a_fit_that_diverges_keeps_the_last_good_heads(rule):
     assert bool(caught.value.heads.vectors().isfinite().all())
 
 
+def test_fitted_heads_can_be_trained_further():
+    heads = fit_heads(X.float(), Y, AWAY.float(), STEP, progress=False).requires_grad_()
+    heads(X.float()).square().sum().backward()
+    for parameter in heads.parameters():
+        assert not parameter.is_inference()
+        assert float(parameter.grad.abs().sum()) > 0
+
+
 def test_who_has_a_closed_form():
     task = Classification(K)
     assert has_closed_form(make_heads(task))

@@ -31,7 +31,7 @@ from repulse.baselines.sngp import SNGP
 from repulse.baselines.temperature import Temperature
 from repulse.baselines.vim import ViM
 from repulse.errors import DataError, check_choice, expected
-from repulse.recipe import FS_RLL_E, LL_E, RLL_E, Recipe
+from repulse.recipe import NAMED, Recipe
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,8 @@ class Setting:
         return self.repulsion
 
 
-def _heads(recipe: Recipe, repelled: bool) -> Callable[[Setting], Method]:
+def _heads(recipe: Recipe) -> Callable[[Setting], Method]:
+    repelled = recipe.space == "function"
     return lambda s: LastLayerEnsemble(s.classes, recipe.replace(seed=s.seed), s.outside if repelled else None, s.taps)
 
 
@@ -84,10 +85,7 @@ METHODS: dict[str, Callable[[Setting], Method]] = {
     "LL-Laplace (diagonal)": lambda s: Laplace(s.layer, "diag", seed=s.seed),
     "discriminator": lambda s: Discriminator(s.layer, s.outside, s.taps),
     "outlier exposure": lambda s: OutlierExposure(s.outside, s.classes, taps=s.taps, seed=s.seed),
-    "LL-E": _heads(LL_E, repelled=False),
-    "RLL-E": _heads(RLL_E, repelled=False),
-    "fs-RLL-E": _heads(FS_RLL_E, repelled=True),
-    "repulse": _heads(Recipe(), repelled=True),
+    **{name: _heads(recipe) for name, recipe in NAMED.items()},
 }
 """Every method that works on features, by name: what to build from a `Setting`."""
 

@@ -28,7 +28,7 @@ from repulse.laboratory.job import Place, Result, work
 from repulse.networks import build
 from repulse.networks.train import Schedule, train
 from repulse.prediction import ClassPrediction, Prediction
-from repulse.recipe import FS_RLL_E, LL_E, Recipe
+from repulse.recipe import FS_RLL_E, NAMED
 
 CLASSES, FIRST, EACH = 10, 2, 5
 """Classes, labels of each to begin with, and labels bought at a time."""
@@ -49,7 +49,7 @@ STRATEGIES = {
     "random": ("MAP", "random"),
 }
 """Who is asked, and by which score of `repulse.acquire` they choose."""
-RECIPES = {"LL-E": LL_E, "fs-RLL-E": FS_RLL_E.replace(strength=0.1), "repulse": Recipe()}
+RECIPES = NAMED | {"fs-RLL-E": FS_RLL_E.replace(strength=0.1)}
 REPELLED = ("fs-RLL-E", "repulse")
 
 

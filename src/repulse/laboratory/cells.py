@@ -19,9 +19,8 @@ from repulse.laboratory.features import bench_for
 from repulse.laboratory.job import Place, Result, work
 from repulse.laboratory.measures import Dirt, Trial, measure_digits, measure_photographs
 from repulse.prediction import ClassPrediction
-from repulse.recipe import FS_RLL_E, LL_E, RLL_E, Recipe
+from repulse.recipe import NAMED
 
-RECIPES = {"LL-E": LL_E, "RLL-E": RLL_E, "fs-RLL-E": FS_RLL_E, "repulse": Recipe()}
 MAIN = ("KMNIST", "FashionMNIST", "Omniglot")
 """Sets whose mean is taken on digits, as in the paper."""
 
@@ -78,8 +77,8 @@ def fitted(about: Mapping[str, Any], place: Place) -> tuple[Trial, float]:
 
 def _made(about: Mapping[str, Any], view: View, classes: int) -> Method:
     repelled = view.repulsion[about["repulsion"]] if about.get("repulsion") else None
-    if about["method"] in RECIPES:
-        recipe = RECIPES[about["method"]].replace(**about.get("recipe", {}), seed=about["seed"])
+    if about["method"] in NAMED:
+        recipe = NAMED[about["method"]].replace(**about.get("recipe", {}), seed=about["seed"])
         return LastLayerEnsemble(classes, recipe, repelled, view.taps)
     return build(about["method"], Setting(view.layer, repelled, view.taps, about["seed"]))
 

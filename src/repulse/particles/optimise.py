@@ -68,20 +68,26 @@ def optimise(
     pool = Pool(problem.x, problem.y, problem.prepare, recipe.batch_size)
     problem = replace(problem, x=pool.x, y=pool.y, prepare=as_it_is, samples=problem.size)
     spread = spread or Spread.alone(particles.count)
-    stepper = Closed if not autograd and has_closed_form(particles) else Autograd
-    stepper = stepper(particles, problem, recipe, spread)  # pyright: ignore[reportArgumentType]
-    loop = _Loop(stepper, spread, pool, problem, recipe, steps, steps * epochs)
+    kind = Closed if not autograd and has_closed_form(particles) else Autograd
+    with torch.inference_mode(kind is Closed):  # where operations need not look after gradients
+        stepper = kind(particles, problem, recipe, spread)  # pyright: ignore[reportArgumentType]
+        loop = _Loop(stepper, spread, pool, problem, recipe, steps, steps * epochs)
+        return _run(particles, loop, epochs, progress and spread.first)
+
+
+def _run(particles: Particles, loop: _Loop, epochs: int, progress: bool) -> tuple[Epoch, ...]:
+    """All epochs, after each of which the particles are kept if they are good."""
     history: list[Epoch] = []
     good = {name: value.clone() for name, value in particles.state_dict().items()}
-    name, shown = f"fitting {spread.total} heads", progress and spread.first
-    with tqdm(total=loop.total, desc=name, unit="step", delay=2.0, disable=not shown, leave=False) as bar:
+    name = f"fitting {loop.spread.total} heads"
+    with tqdm(total=loop.total, desc=name, unit="step", delay=2.0, disable=not progress, leave=False) as bar:
         for epoch in range(epochs):
             try:
                 record = loop.run_epoch(bar)
             except torch.linalg.LinAlgError:  # pyright: ignore[reportPrivateImportUsage]
                 # ssge: NaN has no eigenvectors
                 record = None
-            if record is None or float(spread.add(float(not _finite(particles)))) > 0:
+            if record is None or float(loop.spread.add(float(not _finite(particles)))) > 0:
                 particles.load_state_dict(good)
                 raise DivergedError(epoch + 1, epochs, tuple(history))
             for kept, value in zip(good.values(), particles.state_dict().values(), strict=True):

@@ -43,7 +43,7 @@ def ratios(quick: bool) -> list[Ratio]:
 def measure(setting: Setting) -> Iterator[Row | Curve]:
     *through, features, five = ratios(setting.quick)
     wanted = iter(through)
-    clock = setting.clock(now=time.perf_counter, rounds=15)
+    clock = setting.clock(now=time.perf_counter, rounds=31)
     for name, (_, batch, _) in NETWORKS.items():
         network, x = build(name).eval(), images(batch // 8 if setting.quick else batch)
         runs = {"bare": bare(network, x)} | {key: predicting(network, x, recipe) for key, recipe in RECIPES.items()}

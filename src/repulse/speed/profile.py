@@ -21,13 +21,14 @@ PARTS = {
     "_back": "product back",
     "_adam": "Adam",
 }
+REST = "everything else"
 
 
 def ratios(quick: bool) -> list[Ratio]:
     return [
         Ratio(f"fs-RLL-E: {part}", "two products", f"d {d:,}, K {classes:,}, n {FS_RLL_E.heads}")
         for d, classes in SIZES[: 1 if quick else None]
-        for part in PARTS.values()
+        for part in (*PARTS.values(), REST)
     ]
 
 
@@ -36,17 +37,21 @@ def measure(setting: Setting) -> Iterator[Row | Curve]:
     for d, classes in SIZES[: 1 if setting.quick else None]:
         bare, (stepper, step) = products(d, classes, FS_RLL_E), make_stepper(Closed, d, classes, FS_RLL_E)
         spent = {part: watch(stepper, name) for name, part in PARTS.items()}
-        times = setting.clock().alternate({"bare": bare, "step": partial(_apart, step, spent)})
-        for seconds in spent.values():
+        whole: list[float] = []
+        times = setting.clock().alternate({"bare": bare, "step": partial(_apart, step, spent, whole)})
+        rest = [seconds - sum(parts) for seconds, *parts in zip(whole, *spent.values(), strict=True)]
+        for seconds in (*spent.values(), rest):
             cost = statistics.median(seconds)
             yield Row.of(next(wanted), [cost / times.median("bare")], cost)
 
 
-def _apart(step: Callable[[], object], spent: dict[str, list[float]]) -> None:
+def _apart(step: Callable[[], object], spent: dict[str, list[float]], whole: list[float]) -> None:
     """A step, with the calls of each part (two of gathering, one a group of heads) added up."""
     for seconds in spent.values():
         seconds.append(0.0)
+    begun = time.perf_counter()
     step()
+    whole.append(time.perf_counter() - begun)
 
 
 def watch(stepper: Closed, name: str) -> list[float]:

@@ -83,11 +83,14 @@ def make_stepper(kind: type[Stepper], d: int, classes: int, recipe: Recipe) -> t
     x, away = (torch.randn(samples, d, generator=generator) for _ in range(2))
     y = torch.randint(classes, (samples,), generator=generator)
     problem = Problem(x, y, away, as_it_is, Classification(classes))
-    stepper = kind(Heads(recipe.heads, d, problem.task, generator=generator), problem, recipe)
+    heads, mode = Heads(recipe.heads, d, problem.task, generator=generator), torch.inference_mode(kind is Closed)
+    with mode:  # as in a fit
+        stepper = kind(heads, problem, recipe)
     strength = recipe.strength_for(classes)
     sizes = recipe.batch_size, recipe.repulsion_batch_size
     near, far = (batches(samples, size, generator, x.device) for size in sizes)
 
+    @mode
     def run() -> None:
         stepper.step(next(near), next(far), 1e-4, strength, measure=False)
 
