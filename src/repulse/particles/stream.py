@@ -28,7 +28,10 @@ POOL, BLOCK = 2**25, 2**13
 """Numbers in a pool (134 MB), and in a block of consecutive rows (32 KB)."""
 
 CHUNK, PIECE = 65_536, 2**22
-"""Rows that are looked at a time, and numbers in them (16 MB) when there are more than `READY`."""
+"""Rows that are looked at a time, and numbers in them (16 MB), at most."""
+
+READ = 2**19
+"""Numbers that are read into a pool at a time (2 MB): larger parts, freed and taken again, leave holes in the heap."""
 
 
 class _Mapping(mmap.mmap):
@@ -87,8 +90,7 @@ def blocks_of(values: Tensor, begins: Sequence[int], rows: int) -> Tensor:
 
 def walk(values: Tensor, most: int = CHUNK) -> Iterator[Tensor]:
     """All rows in order, at most so many at a time; a part must not be used after the next one was asked for."""
-    rows = most if values.numel() <= READY else min(most, max(PIECE // values[0].numel(), 1))
-    for part in values.split(rows):
+    for part in values.split(min(most, max(PIECE // max(values[:1].numel(), 1), 1))):
         yield part
         give_back(values)
 
@@ -162,7 +164,7 @@ class Pool:
 
     def _fill(self, blocks: Tensor, held: int) -> int:
         """Let blocks in after the rows that are held; returns how many rows there are then."""
-        for some in blocks.split(PIECE // BLOCK):
+        for some in blocks.split(READ // BLOCK):
             begins = [self.rows * block for block in some.tolist()]
             x, y = (blocks_of(column, begins, self.rows) for column in self.whole)
             self.x[held : held + len(x)], self.y[held : held + len(x)] = self.prepare(x), y

@@ -24,7 +24,7 @@ class Sizes:
 
     Attributes:
         features: of the fits against samples.
-        samples: of those that are compared; enough that features are not simply held in memory.
+        samples: of those that are compared; too many to be held in memory, and as many as fill the pool in its place.
         more: others, for the curve.
         many_features: of the fits against classes.
         many_samples: likewise.
@@ -33,7 +33,7 @@ class Sizes:
     """
 
     features: int = 512
-    samples: int = 150_000
+    samples: int = 196_000
     more: tuple[int, ...] = (20_000, 50_000)
     many_features: int = 256
     many_samples: int = 2_000
