@@ -67,8 +67,8 @@ def uncertainties(log_probs: Float[Tensor, "n B K"]) -> tuple[Float[Tensor, " B"
 
 
 def _weighted(weights: Tensor, values: Tensor) -> Tensor:
-    """`weights * values`, where a zero weight gives zero even if the value is infinite."""
-    return torch.where(weights == 0, torch.zeros_like(weights), weights * values)
+    """`weights * values`, where a zero weight gives zero even if the value is infinite, or one infinity less another."""
+    return weights * values.nan_to_num()
 
 
 FEW, MANY = 2**18, 2**26

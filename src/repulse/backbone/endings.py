@@ -81,6 +81,8 @@ def weights_of(*layers: nn.Module) -> tuple[Float[Tensor, "K d"], Float[Tensor, 
         torch.zeros_like(weight[:, 0]) if layer.bias is None else layer.bias.detach()  # pyright: ignore
         for layer, weight in zip(layers, weights, strict=True)
     ]
+    if len(layers) == 1:
+        return weights[0].clone(), biases[0].clone()  # pyright: ignore
     return torch.cat(weights, dim=1) / len(layers), torch.stack(biases).mean(dim=0)  # pyright: ignore
 
 

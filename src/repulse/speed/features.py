@@ -30,27 +30,31 @@ def ratios(quick: bool) -> list[Ratio]:
     size = f"ResNet-20, {BATCHES // 24 if quick else BATCHES} batches of {SIZE}"
     goals = {"last layer": None if quick else 1.05}
     kept = [Ratio(f"features kept in a folder, {name}", "bare network", size, goals.get(name)) for name in LAYERS]
-    return [*kept, Ratio("features by two processes", "by one, a thread each", size)]
+    folder = Ratio("features kept in a folder, last layer", "in memory", size, None if quick else 1.05)
+    return [*kept, folder, Ratio("features by two processes", "by one, a thread each", size)]
 
 
 def measure(setting: Setting) -> Iterator[Row | Curve]:
     network, x = build("resnet20").eval(), images(SIZE)
     targets = torch.arange(SIZE) % 10
     batches = [(x + i, targets) for i in range(BATCHES // 24 if setting.quick else BATCHES)]
-    layout = fastest_layout(x, setting)
+    layout, clock = fastest_layout(x, setting), setting.clock(now=time.perf_counter, rounds=6)
     same, prepared = build("resnet20").eval(), [part.contiguous(memory_format=layout) for part, _ in batches]
     same.to(memory_format=layout)  # pyright: ignore[reportCallIssue]
     setting.out.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=setting.out) as scratch:
         folders = map(Path(scratch).joinpath, map(str, itertools.count()))
-        runs = {"bare": partial(passes, same, prepared)}
-        for name, layers in LAYERS.items():
-            runs[name] = partial(extract, split(network, x[:4], layers=layers), batches, folders)
-        times = setting.clock(now=time.perf_counter, rounds=4).alternate(runs)
-    note = "bare network in channels-last layout" if layout == torch.channels_last else ""
-    *kept, together = ratios(setting.quick)
-    for about, name in zip(kept, LAYERS, strict=True):
-        yield Row.of(about, times.ratios(name, "bare"), times.median(name), note=note)
+        *kept, folder, together = ratios(setting.quick)
+        note = "bare network in channels-last layout" if layout == torch.channels_last else ""
+        for about, layers in zip(kept, LAYERS.values(), strict=True):
+            backbone = split(network, x[:4], layers=layers)
+            runs = {"bare": partial(passes, same, prepared), "ours": partial(extract, backbone, batches, folders)}
+            times = clock.alternate(runs)
+            yield Row.of(about, times.ratios("ours", "bare"), times.median("ours"), note=note)
+        backbone = split(network, x[:4], layers="last")
+        runs = {"memory": partial(extract, backbone, batches), "folder": partial(extract, backbone, batches, folders)}
+        times = clock.alternate(runs)
+        yield Row.of(folder, times.ratios("folder", "memory"), times.median("folder"))
     try:
         pairs = [[seconds_of(count, len(batches)) for count in (2, 1)] for _ in range(1 if setting.quick else 5)]
         two = quartiles([two for two, _ in pairs])[1]
@@ -83,9 +87,9 @@ def passes(network: nn.Module, batches: list[Tensor]) -> None:
         network(batch)
 
 
-def extract(backbone: Backbone, batches: list[tuple[Tensor, Tensor]], folders: Iterator[Path]) -> None:
+def extract(backbone: Backbone, batches: list[tuple[Tensor, Tensor]], folders: Iterator[Path] | None = None) -> None:
     backbone.channels_last = False  # so that each pass finds out for itself
-    compute_features(backbone, batches, None, cache=next(folders), progress=False)
+    compute_features(backbone, batches, None, cache=None if folders is None else next(folders), progress=False)
 
 
 GROUP = Group("features", "features computed and kept beside the bare passes of the network", ratios, measure)
