@@ -58,7 +58,7 @@ class Particles(nn.Module):
         """Predictions with their uncertainty for features `(B, d)` (or, for `Networks`, inputs)."""
         with evaluating(self):
             outputs = self(x)
-        if not bool(torch.isfinite(outputs).all()):
+        if not math.isfinite(float(outputs.sum())) and not bool(torch.isfinite(outputs).all()):
             bad = (~torch.isfinite(outputs)).any(dim=0).any(dim=-1).nonzero().flatten()
             raise DataError(
                 expected("x", "finite", f"NaN or infinite outputs for {len(bad)} samples, first {int(bad[0])}")
