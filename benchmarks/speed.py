@@ -32,8 +32,9 @@ def main() -> None:
     page = ROOT / "docs" / "speed.md"
     rows, profile = [[f for f in findings if (f.group == "profile") == apart] for apart in (False, True)]
     insert(page, "speed-goals", report.table_of(some(rows, lambda row: row.about.goal is not None)).markdown())
-    insert(page, "speed-others", report.table_of(some(rows, lambda row: row.about.goal is None)).markdown())
-    insert(page, "speed-profile", parts_of(profile).markdown())
+    insert(page, "speed-others", report.table_of(some(rows, lambda row: row.about.goal is None), False).markdown())
+    if profile:
+        insert(page, "speed-profile", parts_of(profile).markdown())
     insert(page, "speed-machine", report.machine_of(findings))
     plot = report.plot_of(findings)
     if plot is not None:
@@ -53,7 +54,7 @@ def parts_of(findings: Sequence[Findings]) -> Table:
     table = Table("part / two products", [Column(size, 2) for size in sizes])
     for part in dict.fromkeys(row.about.thing for row in rows):
         found = {row.about.size: row.ratio for row in rows if row.about.thing == part}
-        table.add(part.removeprefix("fs-RLL-E: "), [[found[size] for size in sizes]])
+        table.add(part.removeprefix("fs-RLL-E: "), [[found.get(size) for size in sizes]])
     return table
 
 

@@ -242,6 +242,7 @@ def test_list_shows_groups_ratios_and_goals(tmp_path, monkeypatch):
         "default recipe: predict / bare network, ResNet-20, batch 128": "1.02",
         "default recipe: predict / bare network, ResNet-18, batch 32": "1.01",
         "features kept in a folder, last layer / bare network, ResNet-20, 96 batches of 128": "1.05",
+        "features kept in a folder, last layer / in memory, ResNet-20, 96 batches of 128": "1.05",
         "peak memory of a fit from a folder, 10 N / N, N 196,000, d 512": "1.1",
         "import repulse / import torch": "1.15",
     }

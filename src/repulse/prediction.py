@@ -67,7 +67,7 @@ def uncertainties(log_probs: Float[Tensor, "n B K"]) -> tuple[Float[Tensor, " B"
 
 
 def _weighted(weights: Tensor, values: Tensor) -> Tensor:
-    """`weights * values`, where a zero weight gives zero even if the value is infinite or none."""
+    """`weights * values`, where a zero weight gives zero even if the value is infinite or NaN."""
     return weights * values.nan_to_num()
 
 

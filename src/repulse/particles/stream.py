@@ -31,7 +31,7 @@ CHUNK, PIECE = 65_536, 2**22
 """Rows that are looked at a time, and numbers in them (16 MB), at most."""
 
 READ = 2**19
-"""Numbers that are read into a pool at a time (2 MB): larger parts, freed and taken again, leave holes in the heap."""
+"""Numbers read into a pool at a time (about 2 MB); larger parts, freed and taken again, leave holes in the heap."""
 
 
 class _Mapping(mmap.mmap):

@@ -50,7 +50,7 @@ def ratios(quick: bool) -> list[Ratio]:
     many = f"{sizes.many_samples:,} x {sizes.many_features}"
     return [
         Ratio("peak memory of a fit from a folder, 10 N", "N", f"N {n:,}, d {d}", None if quick else 1.1),
-        Ratio("the same beyond imports, 10 N", "N", f"N {n:,}, d {d}"),
+        Ratio("memory of a fit from a folder, 10 N", "N", f"N {n:,}, d {d}"),
         Ratio("memory of a fit from a folder", "in memory", f"{n:,} x {d}"),
         Ratio("memory of a fit in memory", f"{THEIRS} kron fit", f"{n:,} x {d}"),
         *(Ratio("memory of a fit in memory", f"{THEIRS} kron fit", f"{many}, K {k:,}") for k in sizes.classes),

@@ -46,9 +46,10 @@ class Ratios(Table):
         return ("yes" if values[0] else "no") if values and column == len(COLUMNS) - 1 else super().cell(row, column)
 
 
-def table_of(findings: Sequence[Findings]) -> Table:
-    """One row a ratio, with its goal, and whether that is met; notes are below."""
-    table, notes = Ratios("what / beside what", COLUMNS), []
+def table_of(findings: Sequence[Findings], goals: bool = True) -> Table:
+    """One row a ratio, with its goal, and whether that is met, unless no goals are wanted; notes are below."""
+    columns = COLUMNS if goals else COLUMNS[:3]
+    table, notes = Ratios("what / beside what", columns), []
     for found in findings:
         for row in found.rows:
             name, met = row.about.name, None if row.met is None else float(row.met)
@@ -57,7 +58,7 @@ def table_of(findings: Sequence[Findings]) -> Table:
             elif row.note:
                 notes += [] if row.note in notes else [row.note]
                 name += f" [{notes.index(row.note) + 1}]"
-            table.add(name, [[row.ratio, row.low, row.high, row.about.goal, met]])
+            table.add(name, [[row.ratio, row.low, row.high, row.about.goal, met][: len(columns)]])
     lines = ["Ratios are medians over rounds in which both take turns."] if table.rows else []
     if any(found.quick for found in findings):
         lines[:1] = ["Measured with few repeats and small sizes: only a first look."]
