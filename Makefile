@@ -22,7 +22,7 @@ help:
 	@echo "make docs      build the documentation site in site/"
 	@echo "make evaluate  compare every method on CIFAR-10 and DirtyMNIST (needs the real data; two hours)"
 	@echo "make results   reproduce the paper for two cores and write docs/results (needs the real data; two hours)"
-	@echo "make bench     measure what it costs and write docs/speed.md (a quarter of an hour, with nothing beside it)"
+	@echo "make bench     measure what it costs and write docs/speed.md (twenty minutes, with nothing beside it)"
 	@echo "make defaults  measure the table that decided the default recipe (needs the real data)"
 
 # torch first and pinned: anything that asks for it later then finds it there.

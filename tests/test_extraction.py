@@ -18,8 +18,9 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 import repulse
 from repulse import CacheError, CacheWarning, DataError, Recipe, fit_heads, retrofit
 from repulse.backbone import Backbone, Tap, compute_features, pace, reading, split, taps
-from repulse.backbone.batches import all_finite, mark_of
+from repulse.backbone.batches import mark_of
 from repulse.backbone.reading import ahead, in_background, pinned, steady
+from repulse.finite import all_finite
 from repulse.prediction import ClassPrediction
 
 QUICK = Recipe(epochs=1, heads=3)

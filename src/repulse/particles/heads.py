@@ -14,6 +14,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from repulse.errors import DataError, expected
+from repulse.finite import all_finite
 from repulse.modes import evaluating
 from repulse.particles.forces import mix
 from repulse.particles.history import Epoch
@@ -58,7 +59,7 @@ class Particles(nn.Module):
         """Predictions with their uncertainty for features `(B, d)` (or, for `Networks`, inputs)."""
         with evaluating(self):
             outputs = self(x)
-        if not math.isfinite(float(outputs.sum())) and not bool(torch.isfinite(outputs).all()):
+        if not all_finite(outputs):
             bad = (~torch.isfinite(outputs)).any(dim=0).any(dim=-1).nonzero().flatten()
             raise DataError(
                 expected("x", "finite", f"NaN or infinite outputs for {len(bad)} samples, first {int(bad[0])}")
