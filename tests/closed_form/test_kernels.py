@@ -196,6 +196,18 @@ def test_nothing_moves_while_the_median_is_zero(kernel):
 
 
 @every_kernel
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_what_differs_by_rounding_coincides(kernel, dtype):
+    """As outputs of equal heads do on some processors; four times the bound is a difference, and is felt."""
+    unit = torch.finfo(dtype).eps
+    x = 1 + 2 * unit * torch.arange(5, dtype=dtype)[:, None].repeat(1, 4)  # up to 8 units apart
+    pairs = evaluate(x, kernel, "median")
+    assert_close(pairs.gradient(torch.ones_like(pairs.k)), torch.zeros_like(x), rtol=0, atol=0)
+    apart = evaluate(1 + 256 * unit * torch.arange(5, dtype=dtype)[:, None].repeat(1, 4), kernel, "median")
+    assert float(apart.gradient(torch.ones_like(apart.k)).abs().max()) > 0
+
+
+@every_kernel
 def test_two_coinciding_particles_move_together(kernel):
     x = random(5, 4)
     x[1] = x[0]

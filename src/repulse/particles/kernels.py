@@ -82,10 +82,12 @@ def evaluate(x: Float[Tensor, "*S n p"], kernel: str, bandwidth: str | float) ->
 
     if isinstance(bandwidth, str):
         median = _median(distance, include_diagonal=bandwidth == "median")
-        size = 1 + x.square().sum(dim=-1).mean(dim=-1)
-        floor = 1e-8 * size if squared else 1e-4 * size.sqrt()
+        size = x.square().sum(dim=-1).mean(dim=-1)
+        floor = 1e-8 * (1 + size) if squared else 1e-4 * (1 + size).sqrt()
         h = torch.maximum(median / math.log(n + 1), floor)
-        felt = (median > 0).to(x.dtype)  # coinciding particles: no direction to push in, so no push
+        noise = rounding_noise(x.dtype) * size if squared else (rounding_noise(x.dtype) * size).sqrt()
+        noise = math.sqrt(p) * noise if kernel == "laplace" else noise  # a sum of p rounding errors
+        felt = (median > noise).to(x.dtype)  # coinciding particles: no direction to push in, so no push
     else:
         h = x.new_full(x.shape[:-2], bandwidth * (math.sqrt(p) if kernel == "l2" else p))
         felt = torch.ones_like(h)
@@ -102,6 +104,19 @@ def evaluate(x: Float[Tensor, "*S n p"], kernel: str, bandwidth: str | float) ->
     if kernel == "l2":
         slope = torch.where(distance > 0, slope / distance, torch.zeros_like(slope))
     return Pairs(x, k, h, felt * slope, signed=kernel == "laplace")
+
+
+def rounding_noise(dtype: torch.dtype) -> float:
+    """Return the squared distance, relative to the mean squared norm, up to which particles coincide.
+
+    Outputs of equal heads need not be equal: a matrix product adds up the terms of different rows in different orders.
+    Each coordinate is then off by a few units in the last place, here at most 64.
+
+    Examples:
+        >>> rounding_noise(torch.float32) ** 0.5
+        7.62939453125e-06
+    """
+    return (64 * torch.finfo(dtype).eps) ** 2
 
 
 def _distances(x: Float[Tensor, "*S n p"], norm: float) -> Float[Tensor, "*S n n"]:

@@ -22,7 +22,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from repulse.particles.kernels import evaluate, middle_ranks
+from repulse.particles.kernels import evaluate, middle_ranks, rounding_noise
 from repulse.particles.rules import DIRECTIONS
 from repulse.particles.spread import Spread
 from repulse.recipe import Recipe
@@ -136,7 +136,7 @@ class RbfPairs:
         median = (ordered[low] + ordered[high]) / 2 if low >= 0 else ordered[high] / 2
         size = np.einsum("is,is->s", x, x) if self.sets > 1 else np.vdot(x, x)
         np.maximum(median / math.log(n + 1), 1e-8 * (1 + size / n), out=out)
-        return (median > 0) / out
+        return (median > rounding_noise(self.x.dtype) * size / n) / out
 
     def _square_distances(self) -> None:
         """Squared distances of all pairs by differences: |x|^2 - 2xy + |y|^2 loses all digits of close particles."""
