@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 DATA ?= $(or $(REPULSE_DATA),data)
-INPUTS := pyproject.toml constraints.txt
+INPUTS := pyproject.toml lab/pyproject.toml constraints.txt
 
 .PHONY: help setup demo test figures tables cifar clinc taps defaults evaluate results bench docs data clean
 
@@ -33,11 +33,11 @@ $(VENV)/.torch: constraints.txt
 	@touch $@
 
 $(VENV)/.demo: $(VENV)/.torch $(INPUTS)
-	$(PIP) install --quiet --constraint constraints.txt --editable '.[lab]'
+	$(PIP) install --quiet --constraint constraints.txt --editable '.[demo]'
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.torch $(INPUTS)
-	$(PIP) install --quiet --constraint constraints.txt --editable '.[dev]'
+	$(PIP) install --quiet --constraint constraints.txt --editable '.[dev]' --editable 'lab[laplace,text]'
 	@touch $@ $(VENV)/.demo
 
 setup: $(VENV)/.dev
@@ -77,20 +77,20 @@ defaults: $(VENV)/.dev
 	REPULSE_DATA=$(DATA) $(BIN)/python benchmarks/defaults.py
 
 evaluate: $(VENV)/.dev
-	$(BIN)/repulse evaluate --network resnet20 --data $(DATA)
-	$(BIN)/repulse evaluate --network lenet --data $(DATA)
+	$(BIN)/repulse-lab evaluate --network resnet20 --data $(DATA)
+	$(BIN)/repulse-lab evaluate --network lenet --data $(DATA)
 	$(BIN)/python benchmarks/comparison.py
 
 results: $(VENV)/.dev
-	$(BIN)/repulse reproduce all --preset cpu --data $(DATA)
+	$(BIN)/repulse-lab reproduce all --preset cpu --data $(DATA)
 	$(BIN)/python benchmarks/results.py
 
 bench: $(VENV)/.dev
-	$(BIN)/repulse bench $(if $(wildcard $(DATA)),--data $(DATA))
+	$(BIN)/repulse-lab bench $(if $(wildcard $(DATA)),--data $(DATA))
 	$(BIN)/python benchmarks/speed.py
 
 data: $(VENV)/.dev
-	$(BIN)/python -m repulse.data.fetch $(DATA)
+	$(BIN)/python -m repulse_lab.data.fetch $(DATA)
 
 clean:
 	rm -rf $(VENV) demo dist .pytest_cache .ruff_cache .hypothesis

@@ -10,8 +10,8 @@ import csv
 import sys
 from pathlib import Path
 
-from repulse.files import write_whole
-from repulse.report import Column, Table
+from repulse._files import write_whole
+from repulse.evaluation.table import Column, Table
 from tables import ROOT, insert
 
 RANKS = ("Tiny ImageNet", "textures", "noise", "mean")

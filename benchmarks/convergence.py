@@ -14,12 +14,12 @@ import warnings
 from pathlib import Path
 
 from repulse.baselines import LastLayerEnsemble
-from repulse.laboratory.features import bench_for
-from repulse.laboratory.job import Place
-from repulse.laboratory.measures import Trial, measure_photographs
+from repulse.evaluation.table import Column, Table
 from repulse.recipe import FS_RLL_E
-from repulse.report.table import Column, Table
-from repulse.speed.clock import threads
+from repulse_lab.jobs.job import Place
+from repulse_lab.speed.clock import threads
+from repulse_lab.study.features import bench_for
+from repulse_lab.study.measures import Trial, measure_photographs
 from tables import ROOT, insert
 
 SCHEDULES = {

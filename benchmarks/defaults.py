@@ -25,7 +25,7 @@ from tqdm import tqdm
 import repulse
 from problems import PROBLEMS, Data, load
 from repulse import FS_RLL_E, LL_E, PAPER_TRAINING, FitWarning, Prediction, Recipe, metrics
-from repulse.report import Column, Table
+from repulse.evaluation.table import Column, Table
 from tables import insert
 
 BASE = Recipe(whiten=False)

@@ -15,14 +15,14 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from tqdm import tqdm
 
-from repulse import data as sets_of
 from repulse import repulsion
+from repulse._files import write_whole
 from repulse.backbone import Backbone, split
-from repulse.data.images import normalise
-from repulse.data.mnist import blend, fashion_mnist, mnist, notmnist
-from repulse.files import write_whole
-from repulse.networks.lenet import LeNet
-from repulse.networks.resnet_cifar import MEAN, STD, load_published
+from repulse_lab import data as sets_of
+from repulse_lab.data.images import normalise
+from repulse_lab.data.mnist import blend, fashion_mnist, mnist, notmnist
+from repulse_lab.networks.lenet import LeNet
+from repulse_lab.networks.resnet_cifar import MEAN, STD, load_published
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "examples"))
 import clinc150_minilm

@@ -14,12 +14,12 @@ import shutil
 import sys
 from pathlib import Path
 
-from repulse.experiments.claims import judge, orderings
-from repulse.experiments.claims.results import Results
-from repulse.experiments.registry import NAMES
-from repulse.laboratory.output import FILE, read
-from repulse.report.reproduction import write_report
-from repulse.report.table import Column, Table
+from repulse.evaluation.table import Column, Table
+from repulse_lab.paper.claims import judge, orderings
+from repulse_lab.paper.claims.results import Results
+from repulse_lab.paper.registry import NAMES
+from repulse_lab.report.reproduction import write_report
+from repulse_lab.study.output import FILE, read
 from tables import ROOT, insert
 
 KEPT = ("*/tables.md", "*/tables.tex", "*/results.csv", f"*/{FILE}", "*/figures/*", "claims.*", "orderings.md")

@@ -12,10 +12,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from repulse.errors import RepulseError
-from repulse.report.plots import save_picture
-from repulse.report.table import Column, Table
-from repulse.speed import report
-from repulse.speed.record import Findings, Row
+from repulse.evaluation.plots import save_picture
+from repulse.evaluation.table import Column, Table
+from repulse_lab.speed import report
+from repulse_lab.speed.record import Findings, Row
 from tables import ROOT, insert
 
 

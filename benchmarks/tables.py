@@ -14,8 +14,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-from repulse.experiments import demo
-from repulse.files import write_whole
+from repulse._files import write_whole
+from repulse.demo import run as demo
 
 ROOT = Path(__file__).parent.parent
 

@@ -18,16 +18,16 @@ from tqdm import tqdm
 from repulse import Recipe, tasks
 from repulse.backbone import split
 from repulse.ensemble import Ensemble
-from repulse.networks.resnet_cifar import ResNetCifar
+from repulse.evaluation.table import Column, Table
 from repulse.particles.heads import Heads
-from repulse.report import Column, Table
+from repulse_lab.networks.resnet_cifar import ResNetCifar
 
 
 def networks() -> dict[str, tuple[nn.Module, torch.Tensor]]:
     """Models and a batch for each; those of timm if it is there."""
     found = {"ResNet-20 (CIFAR), 32 px": (ResNetCifar(20), torch.randn(128, 3, 32, 32))}
     try:
-        from repulse.data.operators import define_missing
+        from repulse._operators import define_missing
 
         define_missing()
         import timm

@@ -16,7 +16,7 @@ from sklearn.datasets import load_digits
 from torch import Tensor
 
 import repulse
-from repulse.acquire import ActiveLearning
+from repulse.active.acquire import ActiveLearning
 
 pixels, digits = (torch.from_numpy(part) for part in load_digits(return_X_y=True))
 order = torch.randperm(len(pixels), generator=torch.Generator().manual_seed(0))

@@ -22,12 +22,12 @@ from tqdm import tqdm
 
 import repulse
 from repulse import FS_RLL_E, LL_E, RLL_E, ClassPrediction, DataError, Prediction, Recipe, metrics, repulsion
+from repulse._files import write_whole
 from repulse.backbone import Backbone, split
-from repulse.data import load
-from repulse.data.images import normalise
-from repulse.files import write_whole
-from repulse.networks.resnet_cifar import MEAN, STD, load_published
-from repulse.report import Column, Table
+from repulse.evaluation.table import Column, Table
+from repulse_lab.data import load
+from repulse_lab.data.images import normalise
+from repulse_lab.networks.resnet_cifar import MEAN, STD, load_published
 
 COLUMNS = (
     Column("accuracy", 2, "higher"),

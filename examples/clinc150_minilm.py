@@ -23,10 +23,10 @@ from tqdm import tqdm
 
 import repulse
 from repulse import FS_RLL_E, LL_E, ClassPrediction, DataError, Recipe, metrics
+from repulse._files import write_whole
 from repulse.backbone import Backbone, split
-from repulse.data.text import Encoded, SentenceClassifier, clinc150, minilm
-from repulse.files import write_whole
-from repulse.report import Column, Table
+from repulse.evaluation.table import Column, Table
+from repulse_lab.data.text import Encoded, SentenceClassifier, clinc150, minilm
 
 COLUMNS = (
     Column("accuracy", 2, "higher"),

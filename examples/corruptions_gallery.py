@@ -15,8 +15,8 @@ from sklearn.datasets import load_sample_images
 from torch import Tensor
 from torch.nn import functional as F
 
-from repulse.data.corruptions import KINDS, SEVERITIES, corrupt
-from repulse.files import write_whole
+from repulse._files import write_whole
+from repulse_lab.data.corruptions import KINDS, SEVERITIES, corrupt
 
 SIDE, GAP, NAMES, TOP = 56, 3, 128, 22
 ROWS = -(-len(KINDS) // 2)

@@ -21,11 +21,11 @@ from torch.nn import functional as F
 from tqdm import tqdm
 
 from repulse import DataError
-from repulse.data.ambiguous import MEAN, STD
-from repulse.data.dirty_mnist import Ambiguous, DirtyMnist, ambiguous_mnist, dirty_mnist
-from repulse.data.images import normalise
-from repulse.networks.lenet import LeNet
 from repulse.prediction import entropy
+from repulse_lab.data.ambiguous import MEAN, STD
+from repulse_lab.data.dirty_mnist import Ambiguous, DirtyMnist, ambiguous_mnist, dirty_mnist
+from repulse_lab.data.images import normalise
+from repulse_lab.networks.lenet import LeNet
 
 ROWS, COLUMNS = 6, 10
 CLEAN, AMBIGUOUS, GREY = "#3572c6", "#e08214", "#555555"

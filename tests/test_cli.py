@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 import repulse
 from repulse import cli
-from repulse.experiments import demo
+from repulse.demo import run as demo
 
 
 @pytest.fixture(scope="module", autouse=True)

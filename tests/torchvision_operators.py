@@ -1,5 +1,5 @@
 """For tests that import timm or transformers."""
 
-from repulse.data.operators import define_missing
+from repulse._operators import define_missing
 
 __all__ = ["define_missing"]

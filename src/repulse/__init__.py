@@ -10,8 +10,8 @@
 """
 
 from repulse import functional, metrics, repulsion
-from repulse.acquire import Acquisition, ActiveLearning, acquire
-from repulse.batchbald import batchbald
+from repulse._version import __version__
+from repulse.active import Acquisition, ActiveLearning, acquire, batchbald
 from repulse.checkpoint import load
 from repulse.ensemble import Ensemble
 from repulse.errors import (
@@ -34,7 +34,6 @@ from repulse.particles.history import Epoch
 from repulse.prediction import ClassPrediction, Prediction, RegressionPrediction
 from repulse.recipe import FS_RLL_E, LL_E, PAPER_TRAINING, RLL_E, Recipe
 from repulse.retrofit import retrofit
-from repulse.version import __version__
 
 __all__ = [
     "FS_RLL_E",

@@ -27,17 +27,17 @@ from safetensors import SafetensorError
 from safetensors import torch as safetensors
 from torch import nn
 
+from repulse._files import sweep, write_whole
+from repulse._version import __version__
 from repulse.backbone.endings import Ending, is_last_layer
 from repulse.backbone.fingerprint import architecture_of, weights_of
 from repulse.backbone.split import Backbone, unwrap
 from repulse.backbone.taps import Tap
 from repulse.errors import CheckpointError, RecipeError, expected
-from repulse.files import sweep, write_whole
 from repulse.particles.heads import Heads
 from repulse.particles.history import Epoch
 from repulse.particles.tasks import Classification, Regression
 from repulse.recipe import Recipe
-from repulse.version import __version__
 
 if TYPE_CHECKING:
     from repulse.ensemble import Ensemble

@@ -15,9 +15,9 @@ from tqdm import tqdm
 
 from repulse.backbone.batches import feeding, labelled, tensors_of, to_device
 from repulse.backbone.features import Features, compute_features
+from repulse.backbone.ranks import is_first
 from repulse.backbone.reading import first_batch
 from repulse.backbone.split import Backbone, split, unwrap
-from repulse.backbone.spread import is_first
 from repulse.ensemble import Ensemble
 from repulse.errors import (
     BackboneError,
@@ -29,7 +29,6 @@ from repulse.errors import (
     expected,
 )
 from repulse.particles.fit import fit_heads
-from repulse.particles.spread import Spread
 from repulse.recipe import Recipe, check_recipe
 from repulse.repulsion import Source, SyntheticImages
 
@@ -97,7 +96,6 @@ def retrofit(
     _check_first(target, backbone.outputs, recipe)
     names = _class_names(class_names, model, data, 2 if single else backbone.outputs, recipe)
     source = _resolve(repulsion, inputs, recipe)
-    Spread.over_processes(recipe)  # what several processes cannot fit is refused before they compute anything
     if progress and is_first():
         _say(backbone, source if repulsion is not None and isinstance(repulsion, str) else None)
     features = compute_features(

@@ -11,11 +11,14 @@ import torch
 from torch.testing import assert_close
 
 from repulse import NonFiniteLossError
-from repulse.particles import closed, fit, optimise, push
-from repulse.particles.closed import Closed, has_closed_form
+from repulse.particles import fit
+from repulse.particles import loop as optimise
+from repulse.particles.fast import repulsion as push
+from repulse.particles.fast import step as closed
+from repulse.particles.fast.step import Closed, has_closed_form
 from repulse.particles.fit import fit_heads
 from repulse.particles.heads import Heads, Networks
-from repulse.particles.optimise import Autograd, backward, compute_forces
+from repulse.particles.loop import Autograd, backward, compute_forces
 from repulse.particles.problem import Problem, as_it_is
 from repulse.particles.tasks import Classification, Regression
 from repulse.recipe import BANDWIDTHS, COMPARE, KERNELS, ON, RULES, Recipe

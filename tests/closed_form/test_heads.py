@@ -12,7 +12,7 @@ from torch.testing import assert_close
 
 from repulse.particles.fit import fit_networks
 from repulse.particles.heads import Heads, Networks
-from repulse.particles.optimise import Problem, optimise
+from repulse.particles.loop import Problem, optimise
 from repulse.particles.scaling import Scaling
 from repulse.particles.tasks import Classification, Regression
 from repulse.recipe import Recipe

@@ -8,7 +8,7 @@ from torch.nn import functional as F
 
 from repulse.functional import kernel_matrix, repulsion
 from repulse.particles.heads import Heads
-from repulse.particles.optimise import Problem, backward, compute_forces
+from repulse.particles.loop import Problem, backward, compute_forces
 from repulse.particles.tasks import Classification
 from repulse.recipe import KERNELS, RULES, Recipe
 

@@ -10,7 +10,7 @@ from torch.testing import assert_close
 
 from repulse.particles.fit import fit_heads
 from repulse.particles.heads import Heads
-from repulse.particles.optimise import Problem, backward, compute_forces, optimise, ramp
+from repulse.particles.loop import Problem, backward, compute_forces, optimise, ramp
 from repulse.particles.tasks import Classification, Regression
 from repulse.recipe import Recipe
 

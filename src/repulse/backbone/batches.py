@@ -16,8 +16,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from repulse._finite import all_finite
 from repulse.errors import BackboneError, DataError, expected
-from repulse.finite import all_finite
 
 TARGETS = ("labels", "label", "targets", "target")
 """Names under which a mapping holds its targets; the model never sees them."""

@@ -16,15 +16,15 @@ from jaxtyping import Float
 from torch import Tensor
 from tqdm import tqdm
 
+from repulse._finite import all_finite
 from repulse.backbone.batches import feeding, inputs_of, labelled, mark_of, size_of, to_device
 from repulse.backbone.fingerprint import architecture_of, settings_of, weights_of
 from repulse.backbone.pace import Pace
+from repulse.backbone.ranks import AnyStore, Ranks, SharedStore
 from repulse.backbone.reading import bar, first_batch, length_of, mixed, passes
 from repulse.backbone.split import Backbone
-from repulse.backbone.spread import AnyStore, Ranks, SharedStore
 from repulse.backbone.store import MEMORY_LIMIT, CachedStore, Store, locked
 from repulse.errors import CacheError, DataError, RepulsionError, expected
-from repulse.finite import all_finite
 from repulse.repulsion import Source
 
 HALVES = (torch.float16, torch.bfloat16)

@@ -11,6 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from repulse._modes import evaluating
 from repulse.backbone.batches import call, channels_last, logits_of, map_tensors, mask_of, shorten, size_of, tensors_of
 from repulse.backbone.endings import (
     Call,
@@ -26,7 +27,6 @@ from repulse.backbone.endings import (
 )
 from repulse.backbone.taps import Ran, Tap, find_taps, fits, layout_of, named_taps, tensor_in
 from repulse.errors import BackboneError, expected
-from repulse.modes import evaluating
 
 FEW = 8
 """Samples of a batch that are enough to see how a network runs."""

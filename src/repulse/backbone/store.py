@@ -30,10 +30,10 @@ from filelock import FileLock, Timeout
 from torch import Tensor
 from tqdm import tqdm
 
+from repulse._files import sweep, write_whole
+from repulse._mapped import map_file
 from repulse.backbone.batches import as_bytes
 from repulse.errors import CacheError, CacheWarning, DataError, expected
-from repulse.files import sweep, write_whole
-from repulse.particles.stream import map_file
 
 MEMORY_LIMIT = 4 * 2**30
 """Bytes of features that are kept in memory; more go to a temporary file."""

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from repulse.baselines.contract import Detector, LastLayer, Method
 from repulse.baselines.ddu import DDU
 from repulse.baselines.deep_ensemble import DeepEnsemble, RepulsiveDeepEnsemble
 from repulse.baselines.energy import Energy, MaxLogit
@@ -24,7 +25,6 @@ from repulse.baselines.knn import KNN
 from repulse.baselines.laplace import Laplace
 from repulse.baselines.mahalanobis import Mahalanobis, RelativeMahalanobis
 from repulse.baselines.map import MAP
-from repulse.baselines.method import Detector, LastLayer, Method
 from repulse.baselines.outliers import Discriminator, OutlierExposure
 from repulse.baselines.react import ReAct
 from repulse.baselines.sngp import SNGP

@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from repulse.baselines.method import Detector, class_means
+from repulse.baselines.contract import Detector, class_means
 from repulse.errors import DataError, expected
 from repulse.prediction import Prediction
 

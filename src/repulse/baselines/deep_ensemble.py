@@ -9,9 +9,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from repulse.baselines.method import Method
+from repulse._modes import evaluating
+from repulse.baselines.contract import Method
 from repulse.errors import DataError, expected
-from repulse.modes import evaluating
 from repulse.particles.fit import fit_networks
 from repulse.particles.heads import Networks
 from repulse.prediction import ClassPrediction, Prediction

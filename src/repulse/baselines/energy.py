@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from repulse.baselines.method import Detector
+from repulse.baselines.contract import Detector
 from repulse.prediction import Prediction
 
 

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from repulse.baselines.method import Method
+from repulse.baselines.contract import Method
 from repulse.particles.fit import fit_heads
 from repulse.particles.heads import Heads
 from repulse.prediction import Prediction

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from repulse.baselines.method import Detector
+from repulse.baselines.contract import Detector
 from repulse.errors import check_positive_integer
 from repulse.prediction import Prediction
 

@@ -16,7 +16,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from repulse.baselines.method import Detector
+from repulse.baselines.contract import Detector
 from repulse.errors import DataError, check_choice, check_positive_integer, expected
 from repulse.prediction import ClassPrediction
 
@@ -176,7 +176,7 @@ def _laplace_torch() -> Any:
         raise DataError(
             "LL-Laplace needs laplace-torch: install the `laplace` extra, `pip install 'repulse[laplace]'`."
         )
-    from repulse.data.operators import define_missing
+    from repulse._operators import define_missing
 
     define_missing()
     import laplace

@@ -8,8 +8,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from repulse.baselines.contract import Detector, class_means
 from repulse.baselines.ddu import cholesky
-from repulse.baselines.method import Detector, class_means
 from repulse.prediction import Prediction
 
 

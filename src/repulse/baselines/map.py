@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from repulse.baselines.method import Detector
+from repulse.baselines.contract import Detector
 
 
 @dataclass

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from repulse.baselines.method import Detector, LastLayer, Method
+from repulse.baselines.contract import Detector, LastLayer, Method
 from repulse.particles.scaling import Scaling
 from repulse.prediction import ClassPrediction, Prediction
 from repulse.recipe import Recipe

@@ -12,8 +12,8 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional as F
 
+from repulse.baselines.contract import LastLayer, Method, check_share
 from repulse.baselines.ddu import cholesky
-from repulse.baselines.method import LastLayer, Method, check_share
 from repulse.errors import FitWarning, check_positive_integer
 from repulse.particles.fit import fit_heads
 from repulse.prediction import ClassPrediction

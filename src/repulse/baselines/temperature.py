@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from repulse.baselines.method import Method, check_share
+from repulse.baselines.contract import Method, check_share
 from repulse.errors import DataError, expected
 from repulse.prediction import ClassPrediction, Prediction
 

@@ -8,7 +8,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from repulse.baselines.method import Detector
+from repulse.baselines.contract import Detector
 from repulse.errors import RecipeError, expected
 from repulse.prediction import Prediction
 

@@ -2,7 +2,6 @@
 
 from repulse.metrics.calibration import accuracy, brier, ece, nll, reliability
 from repulse.metrics.human import human_correlation
-from repulse.metrics.overlap import overlap
 from repulse.metrics.ranking import aupr, auroc, fpr_at_95, misclassification_auroc, roc_curve
 from repulse.metrics.regression import interval_coverage, rmse
 from repulse.metrics.resampling import Interval, bootstrap
@@ -23,7 +22,6 @@ __all__ = [
     "interval_coverage",
     "misclassification_auroc",
     "nll",
-    "overlap",
     "reliability",
     "risk_coverage",
     "rmse",

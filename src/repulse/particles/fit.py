@@ -9,6 +9,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
+from repulse._mapped import give_back, walk
 from repulse.errors import (
     DataError,
     NonFiniteLossError,
@@ -18,11 +19,10 @@ from repulse.errors import (
 )
 from repulse.particles.heads import Heads, Networks, Particles
 from repulse.particles.history import warn_about
-from repulse.particles.optimise import DivergedError, optimise
+from repulse.particles.loop import DivergedError, optimise
+from repulse.particles.pool import READY
 from repulse.particles.problem import Problem, as_it_is
 from repulse.particles.scaling import Scaling
-from repulse.particles.spread import Spread
-from repulse.particles.stream import READY, give_back, walk
 from repulse.particles.tasks import Classification, Regression, Task
 from repulse.recipe import Recipe, check_recipe
 
@@ -45,8 +45,7 @@ def fit_heads(
     """Fit an ensemble of heads on features that are already there.
 
     Features may be mapped from a file and larger than memory: at most 270 MB of them are held, and one number a
-    row of targets. Where `torch.distributed` runs several processes, all must call this with the same
-    arguments; they share the heads among them, and each gets all of them (see `particles/spread.py`).
+    row of targets.
 
     Examples:
         >>> features = torch.randn(300, 2, generator=torch.Generator().manual_seed(0))
@@ -81,16 +80,12 @@ def fit_heads(
     if features.ndim != 2:
         raise DataError(expected("features", "of shape (samples, dimensions)", f"shape {tuple(features.shape)}"))
     recipe = _check_repulsion("repulsion_features", repulsion_features, features, recipe)
-    spread = Spread.over_processes(recipe)
     targets, task = _check_targets(targets, len(features), recipe, classes)
     targets = targets.to(features.device, torch.int64 if isinstance(task, Classification) else None)
 
     if isinstance(taps, bool) or not isinstance(taps, int) or not 0 <= taps < features.shape[1]:
         raise DataError(expected("taps", f"from 0 to {features.shape[1] - 1}", repr(taps)))
-    spread.agree(recipe, features, targets, repulsion_features)
     scaling = Scaling.of(features, taps, recipe.tap_scale, recipe.whiten)
-    spread.agree(recipe, torch.zeros(scaling.columns))  # rounding may leave one process an axis more
-    spread.take_first(*scaling.tensors)
     generator = torch.Generator().manual_seed(recipe.seed)
     training, y, y_shift, y_scale = _scaled_targets(task, targets)
     heads = Heads(recipe.heads, scaling.columns, training, recipe.hidden, generator).to(features.device)
@@ -112,7 +107,7 @@ def fit_heads(
         heads.task = task
         heads.requires_grad_(False)
 
-    _run(heads, Problem(features, y, far, prepare, training), recipe, progress, spread, finish)
+    _run(heads, Problem(features, y, far, prepare, training), recipe, progress, finish)
     return heads
 
 
@@ -149,7 +144,7 @@ def fit_networks(
     particles = Networks(networks, task)
     targets = targets.to(inputs.device, torch.int64) if isinstance(task, Classification) else targets.to(inputs)
     problem = Problem(inputs, targets, repulsion_inputs, as_it_is, task)
-    _run(particles, problem, recipe, progress, Spread.alone(particles.count))
+    _run(particles, problem, recipe, progress)
     return particles
 
 
@@ -162,18 +157,14 @@ def _scaled(features: Tensor, scaling: Scaling) -> Tensor:
     return out
 
 
-def _run(
-    particles: Particles, problem: Problem, recipe: Recipe, progress: bool, spread: Spread, finish=lambda: None
-) -> None:
+def _run(particles: Particles, problem: Problem, recipe: Recipe, progress: bool, finish=lambda: None) -> None:
     recipe = recipe.replace(strength=recipe.strength_for(getattr(problem.task, "classes", None)))
     diverged = None
-    mine = spread.split(particles)
     try:
         with torch.inference_mode(False), torch.enable_grad():
-            particles.history = optimise(mine, problem, recipe, progress, spread=spread)
+            particles.history = optimise(particles, problem, recipe, progress)
     except DivergedError as error:
         diverged, particles.history = error, error.history
-    spread.join(mine, particles)
     distance = _distance(particles)
     finish()
     particles.recipe = recipe

@@ -13,9 +13,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from repulse._finite import all_finite
+from repulse._modes import evaluating
 from repulse.errors import DataError, expected
-from repulse.finite import all_finite
-from repulse.modes import evaluating
 from repulse.particles.forces import mix
 from repulse.particles.history import Epoch
 from repulse.particles.scaling import Scaling

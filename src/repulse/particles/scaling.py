@@ -17,7 +17,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from repulse.particles.stream import CHUNK, walk
+from repulse._mapped import CHUNK, walk
 
 STILL = 1e-6
 """Of the variance along an axis, relative to that of one feature: below, there is nothing but rounding errors."""
@@ -64,11 +64,6 @@ class Scaling:
     def columns(self) -> int:
         """How many features the heads see."""
         return self.kept if self.axes is None else self.kept + self.axes.shape[1]
-
-    @property
-    def tensors(self) -> list[Float[Tensor, "..."]]:
-        """All it consists of."""
-        return [self.shift, self.scale] + ([] if self.axes is None else [self.axes])
 
     def __call__(self, features: Float[Tensor, "B d"]) -> Float[Tensor, "B c"]:
         scaled = (features.to(self.shift.dtype) - self.shift) / self.scale

@@ -1,0 +1,134 @@
+"""The 19 corruptions of CIFAR-10-C at five severities, for images of any size.
+
+Parameters are those of the benchmark's CIFAR version (Hendrycks and Dietterich, 2019); lengths given for 32 pixels grow
+with the short side of the image. Ice and drops of water are of our own making, see `frost` and `spatter`.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Generator, Tensor
+
+from repulse.errors import DataError, RecipeError, check_choice, expected
+from repulse_lab.data.corruptions import blur, digital, noise, weather
+from repulse_lab.data.images import existing
+from repulse_lab.data.registry import load
+
+_FUNCTIONS = {
+    function.__name__: function
+    for function in (
+        noise.gaussian_noise,
+        noise.shot_noise,
+        noise.impulse_noise,
+        blur.defocus_blur,
+        blur.glass_blur,
+        blur.motion_blur,
+        blur.zoom_blur,
+        weather.snow,
+        weather.frost,
+        weather.fog,
+        weather.brightness,
+        digital.contrast,
+        digital.elastic_transform,
+        digital.pixelate,
+        digital.jpeg_compression,
+        noise.speckle_noise,
+        blur.gaussian_blur,
+        weather.spatter,
+        digital.saturate,
+    )
+}
+KINDS = tuple(_FUNCTIONS)
+"""Names of the corruptions, in the benchmark's order; the last four are its extra ones."""
+SEVERITIES = (1, 2, 3, 4, 5)
+
+_AT_ONCE = 2**17  # values: what fits a cache, and bounds memory
+
+
+@torch.no_grad()
+def corrupt(images: Tensor, kind: str, severity: int, generator: Generator | None = None) -> Tensor:
+    """Corrupted images, of the same shape and type.
+
+    Args:
+        images: `(N, C, H, W)` with one or three channels of at least 8 x 8 pixels; bytes, or floats between 0 and 1.
+        kind: one of `KINDS`.
+        severity: 1 to 5.
+        generator: on the CPU; the only source of randomness. None is one with seed 0: a benchmark stays as it is.
+
+    Raises:
+        RecipeError: no such kind or severity.
+        DataError: these are no such images.
+
+    Examples:
+        >>> grey = torch.full((1, 1, 32, 32), 0.5)
+        >>> round(corrupt(grey, "gaussian_noise", 5).std().item(), 2)
+        0.1
+    """
+    _check_choice_of(kind, severity)
+    _check_images(images)
+    generator = generator or torch.Generator().manual_seed(0)
+    parts = images.split(max(1, _AT_ONCE // images[0].numel()))
+    return torch.cat([_corrupt(part, kind, severity, generator) for part in parts])
+
+
+def _corrupt(images: Tensor, kind: str, severity: int, generator: Generator) -> Tensor:
+    whole = images.dtype == torch.uint8
+    out = _FUNCTIONS[kind](images.float() / 255 if whole else images.float(), severity - 1, generator).clamp(0, 1)
+    return (out * 255).round().byte() if whole else out.to(images.dtype)
+
+
+def corrupted(root: str | Path, kind: str, severity: int) -> tuple[Tensor, Tensor, bool]:
+    """CIFAR-10-C: the published files if they are in `root`, else the CIFAR-10 test images corrupted here.
+
+    Returns:
+        Images as bytes `(N, 3, 32, 32)`, their labels, and whether these are the published ones.
+    """
+    _check_choice_of(kind, severity)
+    if (Path(root) / f"CIFAR-10-C/{kind}.npy").is_file():
+        return *_published(root, kind, severity), True
+    images, labels = load("cifar10", "test", root).labelled
+    return corrupt(images, kind, severity), labels, False
+
+
+def _published(root: str | Path, kind: str, severity: int) -> tuple[Tensor, Tensor]:
+    """The block of one severity; the file holds five blocks of equal length, from weak to strong."""
+    images, labels = (_array(existing(root, f"CIFAR-10-C/{name}.npy")) for name in (kind, "labels"))
+    if images.dtype != np.uint8 or images.ndim != 4 or images.shape[1:] != (32, 32, 3) or len(images) % 5:
+        wanted = "bytes of shape (N, 32, 32, 3) with N a multiple of 5"
+        raise DataError(expected(f"the file `CIFAR-10-C/{kind}.npy`", wanted, f"{images.dtype} of {images.shape}"))
+    if labels.shape != (len(images),):
+        wanted = f"one label for each of {len(images)} images"
+        raise DataError(expected("the file `CIFAR-10-C/labels.npy`", wanted, f"the shape {labels.shape}"))
+    count = len(images) // 5
+    block = slice((severity - 1) * count, severity * count)
+    pixels = torch.from_numpy(images[block].transpose(0, 3, 1, 2).copy())
+    return pixels, torch.from_numpy(labels[block].astype(np.int64))
+
+
+def _array(path: Path) -> np.ndarray:
+    try:
+        return np.load(path, mmap_mode="r", allow_pickle=False)
+    except ValueError as error:
+        raise DataError(expected(f"the file {path}", "an array as NumPy saves it", f"an error: {error}")) from error
+
+
+def _check_choice_of(kind: str, severity: int) -> None:
+    check_choice("kind", kind, KINDS)
+    if isinstance(severity, bool) or severity not in SEVERITIES:
+        raise RecipeError(expected("severity", "an integer from 1 to 5", repr(severity)))
+
+
+def _check_images(images: Tensor) -> None:
+    if images.ndim != 4 or images.shape[1] not in (1, 3) or min(images.shape[2:]) < 8 or not len(images):
+        wanted = "images (N, C, H, W) with 1 or 3 channels of at least 8 x 8 pixels"
+        raise DataError(expected("images", wanted, f"the shape {tuple(images.shape)}"))
+    if images.dtype == torch.uint8:
+        return
+    if not images.is_floating_point():
+        raise DataError(expected("images", "bytes (torch.uint8), or floats between 0 and 1", images.dtype))
+    low, high = (value.item() for value in images.aminmax())
+    if not (low >= 0 and high <= 1):  # so that NaN is caught, too
+        raise DataError(expected("floating-point `images`", "between 0 and 1", f"values from {low:g} to {high:g}"))

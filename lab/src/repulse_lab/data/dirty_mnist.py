@@ -1,0 +1,267 @@
+"""DirtyMNIST: MNIST and as many ambiguous digits, whose labels cannot be known for sure.
+
+The published files of AmbiguousMNIST are read where they are in the data folder; otherwise the set is built after the
+published recipe, once, and kept.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import pickle
+import warnings
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+
+import torch
+from jaxtyping import Bool, Float, Int, UInt8
+from safetensors import SafetensorError, safe_open
+from safetensors import torch as safetensors
+from torch import Tensor
+
+from repulse._files import sweep, write_whole
+from repulse.backbone.batches import as_bytes
+from repulse.backbone.store import explained, locked
+from repulse.errors import CacheWarning, DataError, RecipeError, check_choice, expected
+from repulse_lab.data.ambiguous import CLASSES, Effort, Maker
+from repulse_lab.data.mnist import mnist
+
+FORMAT = 1
+FOLDER = "AmbiguousMNIST"
+LABELS = 10
+HELD_BACK = 10_000
+"""MNIST training digits that the makers do not see, so that both halves are made of digits that are new to them."""
+
+
+@dataclass(frozen=True, eq=False)
+class Ambiguous:
+    """Ambiguous digits.
+
+    Attributes:
+        images: `uint8`, every one once.
+        labels: ten draws for each image.
+        probs: the distribution they were drawn from; of the published files, which do not tell it, how often each
+            label came in the ten draws.
+    """
+
+    images: UInt8[Tensor, "N 1 28 28"]
+    labels: Int[Tensor, "N 10"]
+    probs: Float[Tensor, "N 10"]
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+
+@dataclass(frozen=True, eq=False)
+class DirtyMnist:
+    """Pairs of an image and a label: clean digits once, then ambiguous digits ten times in a row, each label once.
+
+    `data[rows]` keeps some of the pairs.
+
+    Attributes:
+        images: `uint8`.
+        targets: the label to learn.
+        ambiguous: which pairs are of ambiguous digits.
+        soft: probabilities of the classes; one and zeros for clean digits.
+        source: number of the image, the same for its ten copies.
+    """
+
+    images: UInt8[Tensor, "N 1 28 28"]
+    targets: Int[Tensor, " N"]
+    ambiguous: Bool[Tensor, " N"]
+    soft: Float[Tensor, "N 10"]
+    source: Int[Tensor, " N"]
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def __getitem__(self, rows: Tensor | slice) -> DirtyMnist:
+        return DirtyMnist(*(getattr(self, field.name)[rows] for field in fields(self)))
+
+
+def dirty_mnist(
+    root: str | Path, split: str = "train", *, cache: str | Path | None = None, seed: int = 0, progress: bool = True
+) -> DirtyMnist:
+    """MNIST with AmbiguousMNIST: 60,000 clean and 60,000 ambiguous pairs to train on, 10,000 and 60,000 to test on.
+
+    The 6,000 ambiguous test images that the last 60,000 show ten times each are `ambiguous_mnist(root, "test").images`.
+
+    Args:
+        root: folder of the data.
+        split: "train" or "test".
+        cache: see `ambiguous_mnist`, as for `seed` and `progress`.
+        seed: of the build.
+        progress: whether to show bars.
+    """
+    images, labels = mnist(root, split)
+    return combined(images, labels, ambiguous_mnist(root, split, cache=cache, seed=seed, progress=progress))
+
+
+def combined(images: UInt8[Tensor, "N 1 28 28"], labels: Int[Tensor, " N"], dirt: Ambiguous) -> DirtyMnist:
+    """Clean and ambiguous digits in one set of pairs."""
+    clean = len(images)
+    return DirtyMnist(
+        images=torch.cat([images, dirt.images.repeat_interleave(LABELS, dim=0)]),
+        targets=torch.cat([labels, dirt.labels.flatten()]),
+        ambiguous=torch.arange(clean + LABELS * len(dirt)) >= clean,
+        soft=torch.cat(
+            [torch.nn.functional.one_hot(labels, CLASSES).float(), dirt.probs.repeat_interleave(LABELS, dim=0)]
+        ),
+        source=torch.cat([torch.arange(clean), clean + torch.arange(len(dirt)).repeat_interleave(LABELS)]),
+    )
+
+
+def split_images(data: DirtyMnist, share: float, generator: torch.Generator) -> tuple[DirtyMnist, DirtyMnist]:
+    """Training and validation sets that have no image in common: all ten copies of one go to the same side.
+
+    Args:
+        data: the pairs.
+        share: of the clean and of the ambiguous images that go to the validation set, between 0 and 1.
+        generator: of the choice.
+    """
+    if not 0 < share < 1:
+        raise RecipeError(expected("share", "a number between 0 and 1", repr(share)))
+    held = torch.zeros(len(data), dtype=torch.bool)
+    for kind in (data.ambiguous, ~data.ambiguous):
+        sources = data.source[kind].unique()
+        chosen = sources[torch.randperm(len(sources), generator=generator)[: round(share * len(sources))]]
+        held |= torch.isin(data.source, chosen)
+    return data[~held], data[held]
+
+
+def ambiguous_mnist(
+    root: str | Path, split: str = "train", *, cache: str | Path | None = None, seed: int = 0, progress: bool = True
+) -> Ambiguous:
+    """AmbiguousMNIST: 6,000 digits between classes to train on and 6,000 to test on, each with ten labels.
+
+    Reads `AmbiguousMNIST/amnist_samples.pt` and `amnist_labels.pt` in `root` where they are. Otherwise builds the set
+    from MNIST, which takes minutes, and keeps it. Built sets differ from the published one in this:
+
+    * 25 epochs of the autoencoder with a one-cycle rate, not 74 with steps, and LeNets of 3 epochs;
+    * 120,000 candidates for each half, not four million for both, and no image is chosen twice: bins of high entropy
+      have less than their share (one image in twenty is above one nat), so that the labels are a little less noisy;
+    * the halves share no source digits. Autoencoder and LeNets learn from the first 50,000 training digits of MNIST;
+      the training half mixes the other 10,000 training digits, the test half the 10,000 test digits. So nothing of the
+      test digits is in the training half or in what made it, and both halves are made in the same way of digits that
+      are new to their makers. (The published halves are two draws of mixtures of the same digits.)
+    * the LeNets judge the very images that are returned, as bytes.
+
+    Args:
+        root: folder of the data.
+        split: "train" or "test".
+        cache: folder for the built set, `built-<seed>.safetensors`; `AmbiguousMNIST` in `root` unless given.
+        seed: of the build. The same seed gives the same bytes on the same machine with as many threads.
+        progress: whether to show bars while building.
+
+    Raises:
+        DataError: the published files are not as published, or MNIST is not there.
+        CacheError: the folder cannot be written to.
+    """
+    check_choice("split", split, ("train", "test"))
+    if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
+        raise RecipeError(expected("seed", "an integer that is zero or larger", repr(seed)))
+    found = published(Path(root) / FOLDER)
+    if found is None:
+        found = built(root, Path(cache or Path(root) / FOLDER), seed, Effort(), HELD_BACK, progress)
+    half = len(found) // 2
+    part = slice(None, half) if split == "train" else slice(half, None)
+    return Ambiguous(found.images[part], found.labels[part], found.probs[part])
+
+
+def published(folder: Path) -> Ambiguous | None:
+    """Both halves from the published files, if they are there."""
+    names = ("amnist_samples.pt", "amnist_labels.pt")
+    there = [(folder / name).is_file() for name in names]
+    if not any(there):
+        return None
+    if not all(there):
+        raise DataError(
+            expected(str(folder), "one with both " + " and ".join(names), f"no {names[there.index(False)]}")
+        )
+    samples, labels = (_tensor(folder / name) for name in names)
+    if samples.ndim != 4 or samples.shape[1:] != (1, 28, 28) or not len(samples) or len(samples) % 2:
+        raise DataError(expected(names[0], "an even number of images (1, 28, 28)", tuple(samples.shape)))
+    if not samples.is_floating_point() or not bool(((samples >= 0) & (samples <= 1)).all()):
+        raise DataError(expected(names[0], "floats between 0 and 1", "others"))
+    if labels.shape != (len(samples), LABELS):
+        raise DataError(expected(names[1], f"of shape {(len(samples), LABELS)}", tuple(labels.shape)))
+    if not bool(((labels >= 0) & (labels < CLASSES) & (labels == labels.long())).all()):
+        raise DataError(expected(names[1], f"classes from 0 to {CLASSES - 1}", "others"))
+    labels = labels.long()
+    frequencies = torch.nn.functional.one_hot(labels, CLASSES).float().mean(dim=1)
+    return Ambiguous((samples.float() * 255).round().to(torch.uint8), labels, frequencies)
+
+
+def built(root: str | Path, folder: Path, seed: int, effort: Effort, held_back: int, progress: bool) -> Ambiguous:
+    """Both halves from the cache, or built and put there; of several processes, one builds and the others wait."""
+    path = folder / f"built-{seed}.safetensors"
+    about = {"format": FORMAT, "seed": seed, "held_back": held_back, "effort": asdict(effort)}
+    found = _kept(path, about)
+    if found is None:
+        with locked(folder):
+            found = _kept(path, about, say=True)  # perhaps another process was faster
+            if found is None:
+                found = build(root, seed, effort, held_back, progress)
+                with explained(folder):
+                    sweep(path)
+                    write_whole(path, _packed(found, about))
+    return found
+
+
+def build(root: str | Path, seed: int, effort: Effort, held_back: int, progress: bool = False) -> Ambiguous:
+    """Both halves, made from MNIST as `ambiguous_mnist` says."""
+    images, labels = mnist(root, "train")
+    if not 0 < held_back < len(images):
+        raise RecipeError(expected("held_back", f"between 0 and {len(images)}", held_back))
+    generator = torch.Generator().manual_seed(seed)
+    maker = Maker(images[:-held_back], labels[:-held_back], effort, generator, progress)
+    pools = [(images[-held_back:], labels[-held_back:]), mnist(root, "test")]
+    halves = [maker.make(*pool) for pool in pools]
+    probs = torch.cat([half[1] for half in halves])
+    draws = torch.multinomial(probs, LABELS, replacement=True, generator=generator)
+    return Ambiguous(torch.cat([half[0] for half in halves]), draws, probs)
+
+
+def _packed(data: Ambiguous, about: dict[str, object]) -> bytes:
+    columns = {"images": data.images, "labels": data.labels.to(torch.uint8), "probs": data.probs.float()}
+    # One entry only: several would be written in an order that changes from run to run.
+    return safetensors.save(columns, metadata={"about": json.dumps({**about, "digest": _digest(columns)})})
+
+
+def _kept(path: Path, about: dict[str, object], say: bool = False) -> Ambiguous | None:
+    """What is in the cache, if it is whole and of this build."""
+    if not path.is_file():
+        return None
+    why = "of other settings"
+    try:
+        with safe_open(path, framework="pt") as file:
+            columns = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (it is no dict)
+            found = json.loads((file.metadata() or {}).get("about", "{}"))
+        if found == {**about, "digest": _digest(columns)}:
+            return Ambiguous(columns["images"], columns["labels"].long(), columns["probs"])
+        if {**found, "digest": None} == {**about, "digest": None}:
+            why = "damaged"
+    except (SafetensorError, OSError, ValueError, TypeError):
+        why = "damaged"
+    if say:
+        warnings.warn(f"The ambiguous digits in {path} are made anew: the file is {why}.", CacheWarning, stacklevel=2)
+    return None
+
+
+def _digest(columns: dict[str, Tensor]) -> str:
+    digest = hashlib.blake2b(digest_size=16)
+    for name, column in sorted(columns.items()):
+        digest.update(f"{name} {column.dtype} {tuple(column.shape)}".encode())
+        digest.update(as_bytes(column))
+    return digest.hexdigest()
+
+
+def _tensor(path: Path) -> Tensor:
+    try:
+        value = torch.load(path, map_location="cpu", weights_only=True)
+    except (OSError, RuntimeError, EOFError, ValueError, pickle.UnpicklingError) as reason:
+        got = str(reason).splitlines()[0] if str(reason) else type(reason).__name__
+        raise DataError(expected(str(path), "a tensor saved by PyTorch", got)) from reason
+    if not isinstance(value, Tensor):
+        raise DataError(expected(str(path), "a tensor saved by PyTorch", f"a {type(value).__name__}"))
+    return value

@@ -1,0 +1,65 @@
+"""Table 2: every method on CIFAR-10."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from repulse.evaluation.table import Column, Table
+from repulse_lab.paper import curves
+from repulse_lab.paper.printed import printed
+from repulse_lab.report.figures import Figure
+from repulse_lab.study.collections import SETS
+from repulse_lab.study.experiment import Experiment, Outcome, Plan, Setting
+from repulse_lab.study.grid import Grid, Row, down
+from repulse_lab.study.zoo import PAPER_WIDE, PHOTO_NOTES, PUBLISHED
+
+INSIDE = {
+    "accuracy": Column("accuracy", 2, "higher", "In per cent."),
+    "nll": Column("NLL", 3, "lower", "Negative log-likelihood, in nats."),
+    "ece": Column("ECE", 2, "lower", "Expected calibration error, in per cent."),
+}
+MEAN = {"mean auroc": Column("mean AUROC", 1, "higher", "Mean over the foreign sets.")}
+AUROC = {f"{name} auroc": Column(name, 1, "higher", f"AUROC of telling {name}.") for name in SETS["cifar10"]}
+ROWS = (
+    *map(Row, ("MAP", "Energy", "KNN", "ViM", "DDU", "SNGP", "LL-Laplace", "LL-E", "RLL-E")),
+    *(
+        Row("fs-RLL-E", name)
+        for name in ("training data", "CIFAR-100", "Tiny ImageNet", "textures", "32 patches", "16 patches")
+    ),
+    Row("repulse", "Tiny ImageNet", "auto"),
+    Row("repulse", "synthetic images", "auto"),
+    Row("DE"),
+)
+GRID = Grid(
+    "cifar10",
+    ROWS,
+    PUBLISHED,
+    PAPER_WIDE,
+    (*PHOTO_NOTES, "The deep ensemble has the two published networks."),
+)
+
+
+DRAWN = ("MAP", "LL-Laplace", "fs-RLL-E, Tiny ImageNet", "repulse, Tiny ImageNet")
+
+
+def plan(setting: Setting) -> Plan:
+    """The grid, and curves of some of its rows."""
+    planned = GRID.plan(setting)
+    return Plan([*planned.cells, *curves.with_curves(planned.cells, DRAWN)], planned.notes, planned.missing)
+
+
+def tables(outcomes: Sequence[Outcome]) -> list[Table]:
+    def paper(network: str, method: str, repulsion: str | None, metric: str) -> float | None:
+        return printed("B.6", "WRN-28-10", method, repulsion, metric) or printed(
+            "B.5", "WRN-28-10", method, repulsion, metric
+        )
+
+    measured = [one for one in outcomes if not one.labels.get("beyond")]
+    return down(measured, INSIDE | AUROC | MEAN, "CIFAR-10", paper)
+
+
+def figures(outcomes: Sequence[Outcome]) -> list[Figure]:
+    return curves.figures(outcomes, "CIFAR-10", "cifar10")
+
+
+EXPERIMENT = Experiment("cifar10", "Every method on CIFAR-10 and foreign photographs", "Table 2", plan, tables, figures)

@@ -1,0 +1,33 @@
+"""Table 3: every method on CIFAR-100."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from repulse.evaluation.table import Table
+from repulse_lab.paper.cifar10 import AUROC, INSIDE, MEAN
+from repulse_lab.study.experiment import Experiment, Outcome
+from repulse_lab.study.grid import Grid, Row, Several, down
+from repulse_lab.study.training import Network
+from repulse_lab.study.zoo import PAPER_WIDE
+
+ROWS = (
+    *map(Row, ("MAP", "DDU", "SNGP", "LL-Laplace", "LL-E", "RLL-E")),
+    *(Row("fs-RLL-E", name) for name in ("training data", "Tiny ImageNet", "textures", "32 patches", "16 patches")),
+    Row("repulse", "Tiny ImageNet", "auto"),
+    Row("DE"),
+)
+GRID = Grid(
+    "cifar100",
+    ROWS,
+    Several((Network("ResNet-18", "resnet18", "cpu-cifar", width=16, like="WRN-28-10"),), 2),
+    PAPER_WIDE,
+    ("A ResNet-18 with a quarter of the channels, trained for 6 epochs, stands in for WRN-28-10.",),
+)
+
+
+def tables(outcomes: Sequence[Outcome]) -> list[Table]:
+    return down(outcomes, INSIDE | AUROC | MEAN, "CIFAR-100")
+
+
+EXPERIMENT = Experiment("cifar100", "Every method on CIFAR-100 and foreign photographs", "Table 3", GRID.plan, tables)

@@ -1,0 +1,89 @@
+"""Every ordering of two methods in the paper's tables of digits, and whether it came out again.
+
+An ordering is a pair of methods on one network in one metric whose printed numbers differ by more than the margin of
+`verdict`; the tables print no spread of their own. It is judged as a claim with one part is: reproduced if the 95 %
+interval of our difference is on the paper's side of zero, reversed if it is on the other, open if it holds zero.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import permutations
+
+from repulse.evaluation.table import Column, Table
+from repulse_lab.paper import printed as paper
+from repulse_lab.paper.claims.relations import Side, bounds_of_better, parts_of
+from repulse_lab.paper.claims.results import Results
+from repulse_lab.paper.claims.verdict import kind
+
+TABLES = {"B.2": "inductive-bias", "B.3": "feature-collapse"}
+WORDS = {"holds": "reproduced", "open": "open", "fails": "reversed"}
+
+
+@dataclass(frozen=True)
+class Ordering:
+    """One method ahead of another in the paper.
+
+    Attributes:
+        table: of the paper.
+        network: of the table.
+        metric: as experiments name it.
+        ahead: the row that is better in the paper.
+        behind: the other one.
+        gap: how much better, as printed.
+        word: "reproduced", "open" or "reversed".
+        about: both with our means, in words.
+    """
+
+    table: str
+    network: str
+    metric: str
+    ahead: str
+    behind: str
+    gap: float
+    word: str
+    about: str
+
+
+def find(results: Results) -> list[Ordering]:
+    """All orderings for which both methods were run."""
+    found = []
+    for table, experiment in TABLES.items():
+        for (network, metric), rows in paper.numbers(table).items():
+            of = kind(metric)
+            for ahead, behind in permutations(rows, 2):
+                gap = (rows[behind] - rows[ahead]) if of.lower else (rows[ahead] - rows[behind])
+                if gap <= of.margin:
+                    continue
+                case = _side(ahead, metric, network), _side(behind, metric, network)
+                for part in parts_of(results, experiment, case, bounds_of_better):
+                    word = WORDS[part.state()]
+                    found.append(Ordering(table, network, metric, ahead, behind, gap, word, part.about))
+    return found
+
+
+def _side(row: str, metric: str, network: str) -> Side:
+    return Side(row.replace("DE-5", "DE-*"), metric, {"network": network})
+
+
+def summary(found: Sequence[Ordering]) -> Table:
+    """How many came out again, by table and network."""
+    table = Table("table, network", [Column(word, 0) for word in WORDS.values()])
+    for key in dict.fromkeys((one.table, one.network) for one in found):
+        counts = Counter(one.word for one in found if (one.table, one.network) == key)
+        table.add(", ".join(key), [[float(counts[word]) for word in WORDS.values()]])
+    return table
+
+
+def markdown(found: Sequence[Ordering]) -> str:
+    """The counts, and every ordering that did not come out again, as a page."""
+    parts = ["# Orderings of the paper's tables", (__doc__ or "").partition("\n\n")[2].strip()]
+    parts += [summary(found).markdown()] if found else ["None could be judged."]
+    for word in ("reversed", "open"):
+        chosen = [one for one in found if one.word == word]
+        if chosen:
+            lines = [f"- Table {one.table}: {one.about}; ahead by {one.gap:.2f} in the paper" for one in chosen]
+            parts.append(f"## {word.capitalize()} ({len(chosen)})\n\n" + "\n".join(lines))
+    return "\n\n".join(parts) + "\n"

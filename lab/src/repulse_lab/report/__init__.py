@@ -1,0 +1,1 @@
+"""Results of a reproduction for people: figures, and one self-contained page."""

@@ -1,0 +1,180 @@
+"""`repulse report`: one page out of what experiments left behind, with everything in it and no network behind it.
+
+reproduction.html   the page, filled by jinja2
+reproduction.css    its style
+reproduction.js     tables that sort, claims that filter, light and dark
+kinds.js            lines, points and heat maps: how each is drawn, pointed at and read
+charts.js           panels, legends and pointing, alike for all kinds
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from repulse._files import write_whole
+from repulse._version import __version__
+from repulse.errors import CheckpointError, DataError, RepulseError, expected
+from repulse_lab.report import views
+from repulse_lab.study.output import FILE, Findings, read
+
+FORMAT = 1
+VERDICTS = ("confirmed", "contradicted", "undecided", "not testable here")
+
+
+@dataclass(frozen=True)
+class Claim:
+    """Something the paper says, and what came out.
+
+    Attributes:
+        id: short name.
+        text: the claim.
+        source: where the paper makes it.
+        verdict: one of `VERDICTS`.
+        evidence: a sentence or two, with numbers.
+        effect: how large it is, if it is a number.
+        unit: of the effect.
+        interval: in which the effect lies, as far as seeds tell.
+        confidence: how sure that is, in a sentence.
+        experiments: names of those that tested it.
+    """
+
+    id: str
+    text: str
+    source: str
+    verdict: str
+    evidence: str = ""
+    effect: float | None = None
+    unit: str = ""
+    interval: Sequence[float] | None = None
+    confidence: str = ""
+    experiments: Sequence[str] = ()
+
+    def __post_init__(self) -> None:
+        if self.verdict not in VERDICTS:
+            known = ", ".join(map(repr, VERDICTS))
+            raise CheckpointError(expected(f"the verdict of claim {self.id!r}", f"one of {known}", repr(self.verdict)))
+        edges = (0.0, 0.0) if self.interval is None else self.interval
+        if len(edges) != 2 or not all(map(math.isfinite, (self.effect or 0.0, *edges))):
+            wanted = "finite numbers, one and two"
+            raise CheckpointError(expected(f"effect and interval of claim {self.id!r}", wanted, (self.effect, edges)))
+
+
+@dataclass(frozen=True)
+class Summary:
+    """All findings of a folder, and what can be said of all together."""
+
+    findings: Sequence[Findings]
+    claims: Sequence[Claim] = ()
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """How many claims have each verdict that occurs."""
+        found = Counter(claim.verdict for claim in self.claims)
+        return {verdict: found[verdict] for verdict in VERDICTS if found[verdict]}
+
+    @property
+    def compared(self) -> int:
+        """How many numbers stand beside one of the paper."""
+        return sum(len(table.printed) for findings in self.findings for table in findings.tables)
+
+    @property
+    def facts(self) -> dict[str, str]:
+        """What was run."""
+        every = [outcome for findings in self.findings for outcome in findings.outcomes]
+        dates = sorted({findings.date for findings in self.findings})
+        facts = {
+            "Preset": ", ".join(sorted({findings.preset for findings in self.findings})),
+            "Experiments": str(len(self.findings)),
+            "Cells run": str(len({outcome.key for outcome in every})),
+            "Seeds, at most": str(len({outcome.labels.get("seed") for outcome in every} - {None}) or 1),
+            "Beside the paper’s": f"{self.compared} numbers",
+            "Date": dates[0] if len(dates) == 1 else f"{dates[0]} to {dates[-1]}",
+        }
+        return {name: fact for name, fact in facts.items() if self.compared or name != "Beside the paper’s"}
+
+    @property
+    def names(self) -> set[str]:
+        """Of the experiments."""
+        return {findings.name for findings in self.findings}
+
+    def tested_by(self, findings: Findings) -> list[Claim]:
+        """The claims that an experiment tested."""
+        return [claim for claim in self.claims if findings.name in claim.experiments]
+
+
+def write_report(folder: Path, out: Path | None = None) -> Path:
+    """Write one page out of all experiments in a folder.
+
+    Args:
+        folder: with one sub-folder an experiment, and perhaps claims.json.
+        out: the page; report.html in the folder if not given.
+    """
+    found = sorted(path.parent for path in folder.glob(f"*/{FILE}"))
+    if not found:
+        deeper = sorted({path.parent.parent for path in folder.glob(f"*/*/{FILE}")})
+        got = f"none; perhaps {deeper[0]} is meant" if deeper else "none"
+        raise DataError(expected(f"the folder {folder}", f"one that holds results, as NAME/{FILE}", got))
+    findings = sorted((read(path) for path in found), key=_order)
+    return write_whole(out or folder / "report.html", render(Summary(findings, read_claims(folder / "claims.json"))))
+
+
+def read_claims(path: Path) -> list[Claim]:
+    """The claims in a file; none if there is no such file."""
+    if not path.exists():
+        return []
+    try:
+        kept = json.loads(path.read_text(encoding="utf-8"))
+        if kept["format"] != FORMAT:
+            raise CheckpointError(expected(f"the file {path}", f"of format {FORMAT}", "another; write it again"))
+        return [Claim(**claim) for claim in kept["claims"]]
+    except RepulseError:
+        raise
+    except (OSError, ValueError, KeyError, TypeError) as reason:
+        raise CheckpointError(expected(f"the file {path}", "a list of claims", str(reason))) from reason
+
+
+def render(summary: Summary) -> str:
+    """The page as one string."""
+    from jinja2 import Environment, PackageLoader
+    from markupsafe import Markup
+
+    pages = Environment(
+        loader=PackageLoader("repulse_lab.report", package_path=""),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    for function in (views.anchor, views.cells, views.duration, views.footnotes, views.numbers, views.signed, spans):
+        pages.filters[function.__name__] = function
+    pages.filters["written"] = views.written
+    pages.filters["drawn"] = lambda figure: Markup(views.drawn(figure))
+
+    def inline(name: str) -> Markup:
+        return Markup((Path(__file__).parent / name).read_text(encoding="utf-8"))
+
+    return pages.get_template("reproduction.html").render(summary=summary, inline=inline, version=__version__).lstrip()
+
+
+def spans(claim: Claim, claims: Iterable[Claim]) -> dict[str, float]:
+    """Where zero, the effect and its interval are drawn, in per cent; claims of one unit share a scale."""
+    alike = [other for other in claims if other.unit == claim.unit]
+    values = [value for other in alike for value in (other.effect, *(other.interval or ())) if value is not None]
+    least, most = min(0.0, *values), max(0.0, *values)
+    where = {"zero": 0.0, "effect": claim.effect or 0.0}
+    where |= dict(zip(("low", "high"), claim.interval, strict=True)) if claim.interval else {}
+    return {name: round(4 + 92 * (value - least) / ((most - least) or 1.0), 1) for name, value in where.items()}
+
+
+def _order(findings: Findings) -> tuple[int, bool, list[Any], str]:
+    """The paper, its appendix (as in "Table B.2"), what is beyond it; in each tables first, and numbers as numbers."""
+    source = findings.source
+    part = 2 if "beyond" in source.lower() else 1 if re.search(r"\b[A-Z]\.?\d", source) else 0
+    words = [(word.isdigit(), int(word) if word.isdigit() else word) for word in re.split(r"(\d+)", source)]
+    return part, "Table" not in source, words, findings.name

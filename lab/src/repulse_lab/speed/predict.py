@@ -1,0 +1,101 @@
+"""Prediction with uncertainty beside the bare network, laplace-torch and a deep ensemble.
+
+A prediction is only done when its probabilities and both uncertainties have been read.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor, nn
+
+from repulse.backbone import split
+from repulse.ensemble import Ensemble
+from repulse.particles.heads import Heads
+from repulse.particles.tasks import Classification
+from repulse.prediction import Prediction
+from repulse.recipe import FS_RLL_E, Recipe
+from repulse_lab.networks import build
+from repulse_lab.speed.clock import Run
+from repulse_lab.speed.record import Curve, Group, Ratio, Row, Setting
+from repulse_lab.speed.rivals import NEEDS, fit_laplace, has_laplace, predict_laplace, sliced, synthetic
+
+RECIPES = {"fs-RLL-E": FS_RLL_E, "default recipe": Recipe()}
+NETWORKS = {"resnet20": ("ResNet-20", 128, 1.02), "resnet18": ("ResNet-18", 32, 1.01)}
+"""For each network its title, the size of a batch, and the goal."""
+
+
+def ratios(quick: bool) -> list[Ratio]:
+    found = []
+    for title, batch, goal in NETWORKS.values():
+        size = f"{title}, batch {batch // 8 if quick else batch}"
+        found += [Ratio(f"{name}: predict", "bare network", size, None if quick else goal) for name in RECIPES]
+    samples = 1_000 if quick else 10_000
+    return [
+        *found,
+        Ratio("predict from features", "laplace-torch, 100 samples", f"{samples:,} x 64", None if quick else 0.02),
+        Ratio("default recipe: predict", "five networks", f"ResNet-20, batch {16 if quick else 128}"),
+    ]
+
+
+def measure(setting: Setting) -> Iterator[Row | Curve]:
+    *through, features, five = ratios(setting.quick)
+    wanted = iter(through)
+    clock = setting.clock(now=time.perf_counter, seconds=30.0)  # a hundredth is to be seen
+    for name, (_, batch, _) in NETWORKS.items():
+        network, x = build(name).eval(), images(batch // 8 if setting.quick else batch)
+        for recipe in RECIPES.values():  # in pairs: of three, the one in the middle would never follow itself
+            times = clock.alternate({"bare": bare(network, x), "ours": predicting(network, x, recipe)})
+            yield Row.of(next(wanted), times.ratios("ours", "bare"), times.median("ours"))
+    yield _from_features(setting, features)
+    members, x = [build("resnet20", seed=seed).eval() for seed in range(5)], images(16 if setting.quick else 128)
+    together = [bare(member, x) for member in members]
+    runs = {"five": lambda: [run() for run in together], "ours": predicting(members[0], x, Recipe())}
+    times = clock.alternate(runs)
+    yield Row.of(five, times.ratios("ours", "five"), times.median("ours"))
+
+
+def _from_features(setting: Setting, about: Ratio) -> Row:
+    if not has_laplace():
+        return Row.missing(about, NEEDS)
+    problem = synthetic(2_000, 64)
+    posterior = fit_laplace(problem, sliced(problem))
+    x = synthetic(1_000 if setting.quick else 10_000, 64).train
+    heads = Heads(10, 64, Classification(10), generator=torch.Generator().manual_seed(0))
+    runs = {"theirs": lambda: predict_laplace(posterior, x), "ours": lambda: read(heads.predict(x))}
+    times = setting.clock(now=time.perf_counter).alternate(runs)
+    return Row.of(about, times.ratios("ours", "theirs"), times.median("ours"))
+
+
+def images(batch: int) -> Tensor:
+    return torch.randn(batch, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+
+
+def bare(network: nn.Module, x: Tensor) -> Run:
+    """The network alone, as a careful user calls it."""
+
+    def run() -> None:
+        with torch.inference_mode():
+            network(x)
+
+    return run
+
+
+def predicting(network: nn.Module, x: Tensor, recipe: Recipe) -> Run:
+    """An ensemble on the network, whose heads need not be fitted to be timed."""
+    backbone = split(network, x[:4], layers=recipe.layers)
+    generator = torch.Generator().manual_seed(0)
+    ensemble = Ensemble(backbone, Heads(recipe.heads, backbone.width, Classification(10), generator=generator))
+    return lambda: read(ensemble.predict(x))
+
+
+def read(prediction: Prediction) -> None:
+    """Ask for all that a prediction is made for."""
+    _ = prediction.probs, prediction.aleatoric, prediction.epistemic  # pyright: ignore[reportAttributeAccessIssue]
+
+
+GROUP = Group(
+    "predict", "prediction with uncertainty beside the bare network, laplace-torch and five networks", ratios, measure
+)

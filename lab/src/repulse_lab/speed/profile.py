@@ -1,0 +1,72 @@
+"""Where the time of a step goes: each of its parts beside the two matrix products."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+from repulse.particles.fast.step import Closed
+from repulse.recipe import FS_RLL_E
+from repulse_lab.speed.record import Curve, Group, Ratio, Row, Setting
+from repulse_lab.speed.step import SIZES, make_stepper, products
+
+PARTS = {
+    "_gather": "gathering the batches",
+    "_forward": "product forward",
+    "likelihood": "likelihood",
+    "_repel": "repulsion",
+    "_back": "product back",
+    "_adam": "Adam",
+}
+REST = "everything else"
+
+
+def ratios(quick: bool) -> list[Ratio]:
+    return [
+        Ratio(f"fs-RLL-E: {part}", "two products", f"d {d:,}, K {classes:,}, n {FS_RLL_E.heads}")
+        for d, classes in SIZES[: 1 if quick else None]
+        for part in (*PARTS.values(), REST)
+    ]
+
+
+def measure(setting: Setting) -> Iterator[Row | Curve]:
+    wanted = iter(ratios(setting.quick))
+    for d, classes in SIZES[: 1 if setting.quick else None]:
+        bare, (stepper, step) = products(d, classes, FS_RLL_E), make_stepper(Closed, d, classes, FS_RLL_E)
+        spent = {part: watch(stepper, name) for name, part in PARTS.items()}
+        whole: list[float] = []
+        times = setting.clock().alternate({"bare": bare, "step": partial(_apart, step, spent, whole)})
+        rest = [seconds - sum(parts) for seconds, *parts in zip(whole, *spent.values(), strict=True)]
+        for seconds in (*spent.values(), rest):
+            cost = statistics.median(seconds)
+            yield Row.of(next(wanted), [cost / times.median("bare")], cost)
+
+
+def _apart(step: Callable[[], object], spent: dict[str, list[float]], whole: list[float]) -> None:
+    """A step, with the calls of each part (two of gathering, one a group of heads) added up."""
+    for seconds in spent.values():
+        seconds.append(0.0)
+    begun = time.perf_counter()
+    step()
+    whole.append(time.perf_counter() - begun)
+
+
+def watch(stepper: Closed, name: str) -> list[float]:
+    """Have a part of the stepper add its seconds to the last number of a list."""
+    part, seconds = getattr(stepper, name), []
+
+    def watched(*args: Any, **options: Any) -> Any:
+        begun = time.perf_counter()
+        try:
+            return part(*args, **options)
+        finally:
+            seconds[-1] += time.perf_counter() - begun
+
+    setattr(stepper, name, watched)
+    return seconds
+
+
+GROUP = Group("profile", "where the time of a step goes", ratios, measure, threads=1)

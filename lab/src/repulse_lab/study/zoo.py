@@ -1,0 +1,66 @@
+"""The networks of the experiments, in both presets.
+
+Those of the cpu preset are the paper's at an eighth of their width, trained for a few epochs; LeNet is the paper's own.
+On CIFAR-10 they stand beside ResNet-20 and ResNet-32 with published weights.
+"""
+
+from __future__ import annotations
+
+from repulse_lab.study.grid import Several
+from repulse_lab.study.training import Network
+
+LENET = Network("LeNet", "lenet", "cpu-lenet", like="LeNet")
+VGG11 = Network("VGG-11", "vgg11", "cpu-dirty-mnist", width=8, like="VGG-11")
+VGG16 = Network("VGG-16", "vgg16", "cpu-dirty-mnist", width=8, like="VGG-16")
+RESNET18 = Network("ResNet-18", "resnet18", "cpu-dirty-mnist", width=8, spectral_norm=3.0, like="ResNet-18")
+DIGITS = Several((LENET, VGG11, VGG16, RESNET18), {"LeNet": 5, "VGG-11": 3, "VGG-16": 3, "ResNet-18": 3})
+DIGIT_NOTES = (
+    "LeNet is the paper's, trained for 8 epochs; VGG-11, VGG-16 and ResNet-18 have an eighth of its channels and are "
+    "trained for 2 epochs, one-cycle.",
+    "A deep ensemble has all networks of its kind: five LeNets, three of the others.",
+    "AmbiguousMNIST is built here after the published recipe, unless its files are in the data folder.",
+    "Letters are notMNIST and stand in for EMNIST. KMNIST, Omniglot and letters are halved at random: one half is to "
+    "repel on, the other to judge on.",
+    "Heads are trained with this library's short recipes, not for the paper's 30 epochs.",
+    "SNGP's factor is chosen on one half of the test labels and judged on the other half.",
+)
+
+RESNET20 = Network("ResNet-20", "resnet20", like="WRN-28-10")
+RESNET32 = Network("ResNet-32", "resnet32", like="WRN-28-10")
+PUBLISHED = Several((RESNET20, RESNET32), 3)
+NARROW18 = Network("ResNet-18", "resnet18", "cpu-cifar", width=8, like="ResNet-18")
+NARROW11 = Network("VGG-11", "vgg11", "cpu-cifar", width=16)
+PHOTO_NOTES = (
+    "ResNet-20 and ResNet-32 have published weights and 64 features, and stand in for WRN-28-10; what is random is the "
+    "fit of the methods alone.",
+    "Tiny ImageNet: 100 classes to repel on, the other 100 to judge on. Textures: half to repel on, half to judge on. "
+    "Noise: uniform pixels, other draws.",
+    "Heads are trained with this library's short recipes, not for the paper's 30 epochs.",
+    "SNGP's factor, and a temperature, are chosen on one half of the test labels and judged on the other half.",
+)
+
+
+def full(name: str, label: str, schedule: str, spectral_norm: float | None = 3.0, mod: bool = False) -> Network:
+    """A network of the paper preset, at its full width."""
+    return Network(label, name, schedule, spectral_norm=spectral_norm, mod=mod, like=label)
+
+
+PAPER_DIGITS = Several(
+    (
+        full("lenet", "LeNet", "dirty-mnist", None),
+        full("vgg11", "VGG-11", "dirty-mnist", None),
+        full("vgg16", "VGG-16", "dirty-mnist", None),
+        full("resnet18", "ResNet-18", "dirty-mnist"),
+    ),
+    5,
+)
+PAPER_WIDE = Several((full("wrn28-10", "WRN-28-10", "cifar", mod=True),), 10, members=5)
+PAPER_PHOTOS = Several(
+    (
+        full("resnet18", "ResNet-18", "cifar"),
+        full("wrn28-10", "WRN-28-10", "cifar", mod=True),
+        full("resnet50", "ResNet-50", "cifar"),
+        full("resnet101", "ResNet-101", "cifar"),
+    ),
+    5,
+)

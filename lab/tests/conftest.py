@@ -1,0 +1,29 @@
+"""Shapes written in annotations of the laboratory are checked while its tests run, as those of the library are."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import pkgutil
+from pathlib import Path
+
+import pytest
+import torch
+from jaxtyping import install_import_hook
+
+with install_import_hook(["repulse", "repulse_lab"], "shapes.check"):
+    import repulse_lab
+
+    for _module in pkgutil.walk_packages(repulse_lab.__path__, "repulse_lab."):
+        importlib.import_module(_module.name)
+
+torch.set_num_threads(1)  # many small tensors on a shared machine: threads only wait for each other
+
+
+@pytest.fixture(scope="session")
+def data_root() -> Path:
+    """The folder with the real data sets, or a skip that says what is missing."""
+    root = os.environ.get("REPULSE_DATA")
+    if not root:
+        pytest.skip("REPULSE_DATA is not set: this test needs the real data sets (see CONTRIBUTING.md)")
+    return Path(root)

@@ -1,0 +1,281 @@
+"""The toy, regression and text experiments: what they plan, what a cell finds, and what becomes of it."""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+
+from repulse import Recipe, baselines
+from repulse._files import write_whole
+from repulse.evaluation.table import Table
+from repulse.prediction import ClassPrediction, RegressionPrediction
+from repulse_lab.data.text import ENCODER
+from repulse_lab.jobs.job import Job, Place, execute, result
+from repulse_lab.paper import regression, text, toy
+from repulse_lab.report.figures import Figure
+from repulse_lab.study.experiment import Outcome, Setting
+
+EXPERIMENTS = {module.EXPERIMENT.name: module for module in (toy, regression, text)}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    """Files that are there and, for yachts, hold 60 rows of a smooth function."""
+    root = tmp_path_factory.mktemp("data")
+    generator = torch.Generator().manual_seed(0)
+    for name in regression.TABLES:
+        x = torch.randn(60, 6, generator=generator)
+        rows = torch.cat([x, (x[:, :1].sin() + 0.1 * torch.randn(60, 1, generator=generator))], dim=1)
+        lines = {"data": rows.tolist(), "index_features": [[i] for i in range(6)], "index_target": [[6]]}
+        lines |= {f"index_train_{n}": [[i] for i in range(48)] for n in range(2)}
+        lines |= {f"index_test_{n}": [[i] for i in range(48, 60)] for n in range(2)}
+        for file, content in lines.items():
+            write_whole(root / f"uci/{name}/{file}.txt", "\n".join(" ".join(map(str, row)) for row in content) + "\n")
+    for file in ("data_full.json", "all_wiki_sents.txt"):
+        write_whole(root / "clinc150" / file, "{}")
+    return root
+
+
+@pytest.fixture
+def place(folder, tmp_path) -> Place:
+    return Place(folder, tmp_path)
+
+
+def planned(name: str, preset: str, root: Path, seeds: int | None = None):
+    return EXPERIMENTS[name].EXPERIMENT.plan(Setting(preset, root, seeds))
+
+
+@pytest.mark.parametrize(("preset", "tasks", "seeds"), [("cpu", 2, 3), ("paper", 3, 10)])
+def test_toy_plans_every_method_on_every_task(tmp_path, preset, tasks, seeds):
+    plan = planned("toy", preset, tmp_path)
+    assert len(plan.cells) == tasks * 5 * seeds
+    assert not plan.missing  # the data is drawn from a seed
+    assert {cell.labels["method"] for cell in plan.cells} == set(toy.METHODS)
+
+
+@pytest.mark.parametrize("preset", ["cpu", "paper"])
+def test_regression_plans_the_splits_that_are_there(folder, tmp_path, preset):
+    plan = planned("regression", preset, folder)
+    assert len(plan.cells) == 4 * 2 * len(regression.METHODS) * 2  # two splits are there
+    assert {cell.labels["rows"] for cell in plan.cells} == {"all", "gap"}
+    assert len({need.key for cell in plan.cells for need in cell.job.needs}) == 4 * 2 * 2  # networks are shared
+    nothing = planned("regression", preset, tmp_path)
+    assert not nothing.cells
+    assert nothing.missing[0] == "UCI concrete is not there."
+
+
+@pytest.mark.skipif(importlib.util.find_spec(ENCODER) is None, reason="the text extra is not installed")
+@pytest.mark.parametrize(("preset", "seeds"), [("cpu", 3), ("paper", 5)])
+def test_text_plans_seeds_only_of_what_is_random(folder, tmp_path, preset, seeds):
+    plan = planned("text", preset, folder)
+    assert len(plan.cells) == 6 + 6 * seeds
+    assert len({need.key for cell in plan.cells for need in cell.job.needs}) == 1
+    assert planned("text", preset, tmp_path).missing == ["CLINC150 (train) is not there."]
+
+
+def test_text_without_its_encoder_is_missing(folder, monkeypatch):
+    monkeypatch.setattr(text, "ENCODER", "no_such_package")
+    plan = planned("text", "cpu", folder)
+    assert not plan.cells
+    assert "pip install 'repulse[text]'" in plan.missing[0]
+
+
+def test_seeded_methods_of_text_are_those_that_say_so():
+    layer = text.LastLayer(torch.randn(3, 4), torch.zeros(3))
+    start = text.Start(layer, torch.randn(5, 4))
+    assert {m for m, _, _ in text.ROWS if text.build(m, start).seeded} == set(text.SEEDED)
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+@pytest.mark.parametrize("preset", ["cpu", "paper"])
+def test_cells_have_keys_of_their_own_that_stay(folder, name, preset):
+    first, second = (planned(name, preset, folder, 2) for _ in range(2))
+    keys = [cell.job.key for cell in first.cells]
+    assert len(set(keys)) == len(keys)
+    assert keys == [cell.job.key for cell in second.cells]
+    assert len({tuple(cell.labels.items()) for cell in first.cells}) == len(keys)
+    assert all(cell.job.seconds > 0 for cell in first.cells)
+
+
+@pytest.mark.filterwarnings("ignore::repulse.FitWarning")
+@pytest.mark.parametrize("task", ["sine", "two-moons", "gaussians"])
+def test_toy_cell_with_few_particles(place, task):
+    about = {"task": task, "seed": 0, "steps": 150 if task == "sine" else 80, "particles": 6, "width": 32}
+    found = {name: toy.toy({**about, "method": name}, place) for name in ("fs-RLL-E", "LL-E")}
+    for one in found.values():
+        assert one["figures"]["std least"] <= one["figures"]["std far"]
+        assert all(math.isfinite(value) for value in one["figures"].values())
+    assert found["fs-RLL-E"]["figures"]["std far"] > 3 * found["LL-E"]["figures"]["std far"]
+    outcomes = [outcome({"task": task, "method": name, "seed": 0}, one) for name, one in found.items()]
+    (figure,) = toy.figures(outcomes)
+    assert len(figure.panels) == 2
+    check(toy.tables(outcomes), [figure])
+
+
+def test_toy_curves_are_of_the_first_seed_only(place):
+    about = {"task": "sine", "method": "deep ensemble", "steps": 2, "particles": 2, "width": 4}
+    assert "particles" in toy.toy({**about, "seed": 0}, place)
+    assert set(toy.toy({**about, "seed": 1}, place)) == {"figures"}
+
+
+@pytest.mark.filterwarnings("ignore::repulse.FitWarning")
+def test_toy_retrofits_a_trained_network(place, monkeypatch):
+    monkeypatch.setattr(toy, "Recipe", partial(Recipe, epochs=100))
+    about = {"task": "sine", "method": "repulse", "seed": 1, "steps": 100, "particles": 4, "width": 16}
+    figures = toy.toy(about, place)["figures"]
+    assert figures["std far"] > figures["std near"]
+
+
+def test_spread_of_two_classes_is_that_of_either():
+    p = torch.tensor([[0.2, 0.8], [0.6, 0.4]]).unsqueeze(1)
+    assert float(toy.spread(ClassPrediction(p.log()))) == pytest.approx(0.2)
+
+
+def test_gap_is_the_middle_third_and_nothing_of_it_is_fitted(place):
+    about = {"data": "yacht", "seed": 0, "steps": 5, "width": 4}
+    whole, cut = (regression.Rows.of({**about, "rows": rows}, place.data) for rows in ("all", "gap"))
+    assert len(whole.x["gap"]) == 0
+    assert len(whole.x["train"]) == 48
+    assert len(cut.x["gap"]) == 20
+    assert sum(len(part) for part in cut.x.values()) == 60
+    assert bool(((cut.where["gap"] > 1 / 3) & (cut.where["gap"] < 2 / 3)).all())
+    outside = torch.cat([cut.where["train"], cut.where["test"]])
+    assert bool(((outside <= 1 / 3) | (outside >= 2 / 3)).all())
+    assert float(cut.y["train"].mean()) == pytest.approx(0, abs=1e-5)
+    assert int(whole.held.sum()) == 8
+
+
+def test_best_factor_is_the_mean_squared_error_over_the_variance():
+    generator = torch.Generator().manual_seed(0)
+    targets = torch.randn(4000, generator=generator)
+    prediction = RegressionPrediction(torch.zeros(1, 4000), torch.full((1, 4000), 0.1))
+    factor = regression.best_factor(prediction, targets)
+    assert factor == pytest.approx(float(targets.square().mean()) / 0.1, rel=0.1)
+    assert torch.equal(regression.rescaled(prediction, 2.0).variances, torch.full((1, 4000), 0.2))
+
+
+@pytest.mark.filterwarnings("ignore::repulse.FitWarning")
+def test_regression_cells_share_networks_and_make_tables(place, monkeypatch):
+    brief = {name: (recipe.replace(epochs=30), learnt) for name, (recipe, learnt) in regression.RECIPES.items()}
+    monkeypatch.setattr(regression, "RECIPES", brief)
+    outcomes = []
+    for rows in ("all", "gap"):
+        start = {"data": "yacht", "rows": rows, "seed": 0, "steps": 60, "width": 8}
+        for method in ("MAP", "DE-5", "repulse, fixed noise", "repulse, rescaled, stronger"):
+            job = Job(regression.regress, {"method": method, "networks": start}, (Job(regression.networks, start),))
+            for one in (*job.needs, job):
+                execute(one, place)
+            outcomes.append(outcome({"data": "yacht", "rows": rows, "method": method, "seed": 0}, result(job, place)))
+    assert len(list((place.keep / "regressors").iterdir())) == 2
+    assert "gap ratio" not in outcomes[4].figures  # a single network has no epistemic uncertainty
+    assert outcomes[5].figures["gap ratio"] > 0
+    tables, figures = regression.tables(outcomes), regression.figures(outcomes)
+    assert tables[0].rows[0][1][0][0] == outcomes[0].figures["rmse"]
+    assert math.isnan(tables[0].rows[0][1][0][-1])
+    check(tables, figures)
+
+
+def test_features_are_what_the_last_layer_of_the_first_network_sees():
+    members = regression._members({"width": 8}, 3, torch.Generator().manual_seed(0))
+    x = torch.randn(5, 3)
+    features = regression._features(members, x)
+    assert torch.allclose(members(x)[0], features @ members.weights[-1][0].T + members.biases[-1][0], atol=1e-6)
+
+
+def test_networks_that_were_cleared_away_come_back_the_same(place):
+    start = {"data": "yacht", "rows": "all", "seed": 0, "steps": 20, "width": 4}
+    about = {"method": "DE-5", "networks": start}
+    first = regression.regress(about, place)
+    for file in (place.keep / "regressors").iterdir():
+        file.unlink()
+    assert regression.regress(about, place) == first
+
+
+@pytest.fixture
+def encoded(place) -> Place:
+    """Sentences of three well separated intents, as the job would have kept them; the last four columns are taps."""
+    generator = torch.Generator().manual_seed(0)
+    centres = 4 * torch.eye(3, 10)
+    labels = torch.arange(240) % 3
+    near = centres[labels] + 0.5 * torch.randn(240, 10, generator=generator)
+    sets = {"train": near[:150], "test": near[150:], "outside": 3 * torch.randn(40, 10, generator=generator)}
+    sets |= {"repulsion": 3 * torch.randn(80, 10, generator=generator)}
+    layer = text.classifier(sets["train"][:, :6], labels[:150])
+    targets = {"train labels": labels[:150], "test labels": labels[150:]}
+    tensors = {**sets, **targets, "weight": layer.weight, "bias": layer.bias}
+    tensors = {name: tensor.contiguous() for name, tensor in tensors.items()}
+    write_whole(text._path(text.SENTENCES, place), text.save(tensors))
+    return place
+
+
+@pytest.mark.filterwarnings("ignore::repulse.FitWarning")
+def test_text_cells_judge_methods_on_features_that_are_kept(encoded, monkeypatch):
+    brief = baselines._heads(Recipe(epochs=100, lr=0.02))
+    monkeypatch.setitem(baselines.METHODS, "repulse", brief)
+    outcomes = []
+    for method, repulsion, layers in text.ROWS:
+        if method in ("MAP", "KNN", "discriminator", "repulse"):
+            about = {"method": method, "layers": layers, "seed": 0, "sentences": text.SENTENCES}
+            labels = {"method": method, "repulsion": repulsion, "layers": layers, "seed": 0}
+            outcomes.append(outcome(labels, text.intents(about, encoded)))
+    for one in outcomes:
+        assert one.figures["accuracy"] > 90
+        assert one.figures["out-of-scope auroc"] > 50
+    assert outcomes[-1].figures["nll"] != outcomes[-2].figures["nll"]  # one sees the taps, the other does not
+    (table,) = text.tables(outcomes)
+    assert [name for name, _ in table.rows][-1] == "repulse, Wikipedia, with taps"
+    check([table], text.figures(outcomes))
+
+
+def test_roc_of_scores_that_are_apart():
+    inside, outside = torch.linspace(0, 1, 200), torch.linspace(2, 3, 50)
+    flagged, found = text._roc(inside, outside)
+    assert flagged[0] == pytest.approx(1 / 200)
+    assert flagged[-1] == 1.0
+    assert set(found) == {1.0}
+
+
+@pytest.mark.data
+def test_sentences_of_clinc150_are_read_and_encoded(data_root, tmp_path, monkeypatch):
+    if importlib.util.find_spec(ENCODER) is None:
+        pytest.skip("the text extra is not installed")
+    whole = text.load
+
+    def few(name, split, root):
+        data = whole(name, split, root)
+        return data[torch.arange(0, len(data), 300)]
+
+    monkeypatch.setattr(text, "load", few)
+    about = {**text.SENTENCES, "most": 20}
+    place = Place(data_root, tmp_path)
+    counts = text.sentences(about, place)["figures"]
+    assert counts == {"train": 50, "test": 15, "outside": 4, "repulsion": 20}
+    figures = text.intents({"method": "MAP", "layers": "last", "seed": 0, "sentences": about}, place)["figures"]
+    assert figures["accuracy"] > 10
+
+
+@pytest.mark.data
+def test_power_plant_is_a_plane_that_networks_find(data_root, tmp_path):
+    start = {"data": "power-plant", "rows": "gap", "seed": 0, "steps": 300, "width": 16}
+    found = regression.regress({"method": "DE-5", "networks": start}, Place(data_root, tmp_path))
+    assert found["figures"]["rmse"] < 6
+    assert 85 < found["figures"]["coverage_95"] <= 100
+
+
+def outcome(labels: dict, found: dict) -> Outcome:
+    return Outcome(labels, "key", found)
+
+
+def check(tables: list[Table], figures: list[Figure]) -> None:
+    """They survive JSON, and can be printed and drawn."""
+    for table in tables:
+        assert Table.from_json(table.to_json()).text() == table.text()
+        assert table.latex()
+    for figure in figures:
+        assert Figure.from_json(figure.to_json()).to_json() == figure.to_json()
+        assert figure.picture().axes

@@ -1,0 +1,219 @@
+"""How good a method is: one pass over in-distribution data and over each foreign set, and all metrics of it.
+
+Anything that predicts and scores can be judged: an `Ensemble` on inputs, `Heads` or a baseline on features.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
+from tqdm import tqdm
+
+from repulse._files import with_nan, without_nan, write_whole
+from repulse.ensemble import Ensemble
+from repulse.errors import CheckpointError, DataError, RecipeError, check_positive_integer, expected
+from repulse.evaluation import summary
+from repulse.evaluation.overlap import Index, batches_of
+from repulse.evaluation.passes import Method, Pass, cut, labelled_batches, pass_over
+from repulse.metrics.resampling import Interval
+from repulse.prediction import ClassPrediction
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from repulse.evaluation.table import Table
+
+FORMAT = 1
+"""Of the JSON."""
+
+
+@dataclass(frozen=True, repr=False)
+class Evaluation:
+    """What was measured of one method. Rates are shares of one; NaN where a metric has no value.
+
+    Attributes:
+        name: of the method.
+        task: "classification" or "regression".
+        counts: samples of each set, in-distribution under "id".
+        id: metrics on in-distribution data: accuracy, nll, brier, ece, adaptive_ece, aurc, coverage_at_5,
+            misclassification_auroc and, with human labels, human_correlation; for regression rmse, nll, coverage_95.
+            Predictions are ranked by their total uncertainty.
+        ood: for each foreign set auroc, aupr_out, aupr_in and fpr95 of the method's score.
+        oracle: the foreign sets with samples that the method was repelled on, and their share: no fair test.
+        leaks: other samples in two places: "id in repulsion", "<set> in id", and their share of the former.
+        milliseconds: for 1000 in-distribution predictions.
+        intervals: for each set, bounds of some of its metrics.
+        reliability: columns of the reliability diagram: confidence, accuracy and share of each bin that is not empty;
+            for regression level and coverage.
+        risk_coverage: columns coverage and risk of the curve.
+        histograms: "edges" of the bins of scores, and for each set the share of its scores in each.
+    """
+
+    name: str
+    task: str
+    counts: dict[str, int]
+    id: dict[str, float]
+    ood: dict[str, dict[str, float]] = field(default_factory=dict)
+    oracle: dict[str, float] = field(default_factory=dict)
+    leaks: dict[str, float] = field(default_factory=dict)
+    milliseconds: float = math.nan
+    intervals: dict[str, dict[str, Interval]] = field(default_factory=dict)
+    reliability: dict[str, list[float]] = field(default_factory=dict)
+    risk_coverage: dict[str, list[float]] = field(default_factory=dict)
+    histograms: dict[str, list[float]] = field(default_factory=dict)
+
+    def table(self) -> Table:
+        """Return the main figures as a table of one row; `evaluation.compare.compare` sets methods side by side."""
+        from repulse.evaluation.compare import summary
+
+        return summary(self)
+
+    def plot(self, path: str | Path | None = None) -> Figure:
+        """Reliability, risk against coverage, and scores of each foreign set beside those inside, as one figure.
+
+        Args:
+            path: also write it there, in the format of the ending.
+        """
+        from repulse.evaluation.plots import evaluation_panels, save_picture
+
+        figure = evaluation_panels(self)
+        if path is not None:
+            save_picture(figure, path)
+        return figure
+
+    def to_json(self, path: str | Path | None = None) -> str:
+        """All of it as JSON, null where there is no number; also written to a file if there is a path."""
+        text = json.dumps({"format": FORMAT, **without_nan(asdict(self))}, indent=1, allow_nan=False) + "\n"
+        if path is not None:
+            write_whole(path, text)
+        return text
+
+    @staticmethod
+    def from_json(source: str | Path) -> Evaluation:
+        """The evaluation in a JSON text or, given a `Path`, in a file."""
+        try:
+            kept = json.loads(source.read_text(encoding="utf-8") if isinstance(source, Path) else source)
+            if kept.pop("format") != FORMAT:
+                raise CheckpointError(expected("source", f"an evaluation of format {FORMAT}", "another format"))
+            kept = with_nan({f.name: kept[f.name] for f in fields(Evaluation)})
+            intervals = {s: {k: Interval(*v) for k, v in found.items()} for s, found in kept.pop("intervals").items()}
+            return Evaluation(**kept, intervals=intervals)
+        except (ValueError, KeyError, TypeError, AttributeError) as reason:
+            if isinstance(reason, CheckpointError):
+                raise
+            why = f"something else ({type(reason).__name__}: {reason})"
+            raise CheckpointError(expected("source", "the JSON of an evaluation", why)) from reason
+
+    def __repr__(self) -> str:
+        lines = [f"Evaluation of {self.name}: {self.counts['id']:,} samples, {self.milliseconds:.3g} ms per 1000"]
+        lines += [f"  {key.replace('_', ' '):<24}{value:8.4f}" for key, value in self.id.items()]
+        if self.ood:
+            width = max(24, 2 + max(map(len, self.ood)))
+            columns = list(next(iter(self.ood.values())))
+            lines.append(f"  {'out of distribution':<{width}}" + "".join(f"{column:>10}" for column in columns))
+            for key, values in self.ood.items():
+                mark = key + " †" * (key in self.oracle)
+                lines.append(f"  {mark:<{width}}" + "".join(f"{value:10.4f}" for value in values.values()))
+        lines += [f"  † {100 * share:.3g} % of {key} are repulsion samples" for key, share in self.oracle.items()]
+        return "\n".join([*lines, *(f"  ! {100 * share:.3g} % of {key}" for key, share in self.leaks.items())])
+
+
+def evaluate(
+    method: Method,
+    id: Any,
+    ood: Mapping[str, Any] | None = None,
+    repulsion: Any = None,
+    *,
+    name: str | None = None,
+    human: Tensor | None = None,
+    bootstrap: int = 0,
+    batch_size: int = 512,
+    progress: bool = True,
+) -> Evaluation:
+    """Measure a method on data it was not fitted on.
+
+    Args:
+        method: an `Ensemble`, `Heads`, a baseline, or anything else that is a `Method`.
+        id: in-distribution data that the fit has not seen: `(inputs, targets)`, or a loader of labelled batches.
+        ood: for each foreign set its name and its inputs, or a loader of them.
+        repulsion: the samples that the method was repelled on, in the form of the other inputs (a tensor, a loader, or
+            a mapping of names to such). They are only compared: foreign sets that share samples with them, found by
+            content, are marked as oracle.
+        name: of the method in tables; if None its `name`, or its class.
+        human: for each in-distribution sample how many people, or which share of them, chose each class, `(N, K)`.
+        bootstrap: number of resamples for intervals of 95 %; 0 for none.
+        batch_size: most samples that the method sees at once.
+        progress: show a bar over a set that takes more than two seconds.
+    """
+    if not isinstance(method, Method):
+        raise DataError(expected("method", "something with `predict` and `score`", type(method).__name__))
+    if isinstance(bootstrap, bool) or not isinstance(bootstrap, int) or bootstrap < 0:
+        raise RecipeError(expected("bootstrap", "a number of resamples, or 0", repr(bootstrap)))
+    check_positive_integer("batch_size", batch_size)
+    ood = _named(ood)
+    several = method.backbone.several if isinstance(method, Ensemble) else None
+    repelled, own = Index(), Index()
+    for batch in () if repulsion is None else batches_of(repulsion, "repulsion", several):
+        repelled.add(batch)
+
+    def run(label: str, batches: Iterator[tuple[Any, Tensor | None]], known: dict[str, Index]) -> Pass:
+        bar = tqdm(
+            cut(batches, batch_size), f"evaluating {label}", unit="batch", delay=2, disable=not progress, leave=False
+        )
+        return pass_over(method, label, iter(bar), known, own)
+
+    inside = run("id", labelled_batches(id), {"repulsion": repelled})
+    outside = {}
+    for key, samples in ood.items():
+        loader = [samples] if isinstance(samples, Mapping) else samples  # the names of inputs, not of sets
+        batches = ((inputs, None) for inputs in batches_of(loader, f"ood[{key!r}]", several))
+        outside[key] = run(key, batches, {"repulsion": repelled, "id": own})
+    name = name or str(getattr(method, "name", type(method).__name__))
+    return _evaluation(name, inside, outside, human, bootstrap)
+
+
+def _evaluation(name: str, inside: Pass, outside: dict[str, Pass], human: Tensor | None, repeats: int) -> Evaluation:
+    prediction, targets = inside.prediction, inside.targets
+    if isinstance(prediction, ClassPrediction):
+        found = summary.of_classes(prediction, targets, inside.aleatoric, inside.total, human, repeats)  # pyright: ignore[reportArgumentType]
+    else:
+        found = summary.of_numbers(prediction, targets, repeats)  # pyright: ignore[reportArgumentType]
+    ranked = {key: summary.of_scores(inside.scores, run.scores, repeats) for key, run in outside.items()}
+    intervals = {"id": found.intervals, **{key: bounds for key, (_, bounds) in ranked.items()}} if repeats else {}
+    leaks = {
+        "id in repulsion": inside.shared["repulsion"],
+        **{f"{k} in id": r.shared["id"] for k, r in outside.items()},
+    }
+    sets = {"id": inside, **outside}
+    return Evaluation(
+        name=name,
+        task="classification" if isinstance(prediction, ClassPrediction) else "regression",
+        counts={key: len(run.scores) for key, run in sets.items()},
+        id=found.metrics,
+        ood={key: values for key, (values, _) in ranked.items()},
+        oracle={key: share for key, run in outside.items() if (share := run.shared["repulsion"])},
+        leaks={key: share for key, share in leaks.items() if share},
+        milliseconds=1e6 * inside.seconds / len(inside.scores),
+        intervals=intervals,
+        reliability=found.reliability,
+        risk_coverage=found.risk_coverage,
+        histograms=summary.histograms({key: run.scores for key, run in sets.items()}),
+    )
+
+
+def _named(ood: Mapping[str, Any] | None) -> dict[str, Any]:
+    if ood is not None and not isinstance(ood, Mapping):
+        raise DataError(expected("ood", "a mapping of names to inputs", type(ood).__name__))
+    taken = {"id", "edges"} & set(ood or {})
+    if taken:
+        raise DataError(expected("the names in `ood`", "other than 'id' and 'edges'", repr(taken.pop())))
+    return dict(ood or {})
+
+
+__all__ = ["Evaluation", "Method", "evaluate"]

@@ -1,0 +1,203 @@
+"""Figures as SVG text whose lines and letters take the colour of the page around them.
+
+Matplotlib is used through its object interface, so that no global state (backend, style) of the caller is touched.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Mapping, Sequence
+from itertools import cycle
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from repulse._files import write_whole
+from repulse.evaluation.evaluate import Evaluation
+from repulse.metrics import auroc, ece, reliability, roc_curve
+from repulse.prediction import ClassPrediction
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+INK = "#010203"
+"""Stands for the page's text colour until the SVG is written."""
+
+PALETTE = ("#3572c6", "#e08214", "#1b9e77", "#b0479a", "#7f7f7f")
+"""Categorical colours that stay apart in grey and for colour-blind readers."""
+
+Draw = Callable[["Axes"], None]
+
+
+def panels(
+    draws: Sequence[Draw], *, width: float = 3.4, height: float = 3.1, share: bool = False, columns: int | None = None
+) -> Figure:
+    """One row of panels, each drawn by one function; more rows if there are more than `columns`."""
+    from matplotlib.figure import Figure
+
+    across = min(len(draws), columns or len(draws))
+    down = -(-len(draws) // across)
+    figure = Figure(figsize=(width * across, height * down), layout="constrained")
+    axes = figure.subplots(down, across, squeeze=False, sharex=share, sharey=share).flatten()
+    for axis, draw in zip(axes, draws, strict=False):
+        draw(axis)
+        _style(axis)
+    for axis in axes[len(draws) :]:
+        axis.set_visible(False)
+    figure.patch.set_alpha(0.0)
+    return figure
+
+
+def to_svg(figure: Figure) -> str:
+    """The figure as SVG text, transparent, with letters as letters and no date in it."""
+    from matplotlib import rc_context
+
+    buffer = io.StringIO()
+    with rc_context({"svg.fonttype": "none", "svg.hashsalt": "repulse"}):
+        figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None}, dpi=160)
+    svg = buffer.getvalue()
+    return svg[svg.index("<svg") :].replace(INK, "currentColor")
+
+
+def save_picture(figure: Figure, path: str | Path, dpi: int = 130) -> None:
+    """The figure as a picture file on white, in the format of the file's ending."""
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format=Path(path).suffix[1:] or "png", dpi=dpi, facecolor="white")
+    write_whole(path, buffer.getvalue())
+
+
+def uncertainty_map(groups: Mapping[str, ClassPrediction], title: str) -> Draw:
+    """Every input as a point: aleatoric uncertainty to the right, epistemic upwards."""
+
+    def draw(axis: Axes) -> None:
+        for (name, prediction), colour in zip(groups.items(), cycle(PALETTE), strict=False):
+            x, y = prediction.aleatoric.cpu().numpy(), prediction.epistemic.cpu().numpy()
+            axis.scatter(x, y, s=7, alpha=0.45, color=colour, label=name, linewidths=0, rasterized=True)
+        axis.set(xlabel="aleatoric uncertainty (nats)", ylabel="epistemic uncertainty (nats)", title=title)
+        axis.legend(loc="upper right", fontsize=8, markerscale=2.5, labelcolor=INK)
+
+    return draw
+
+
+def reliability_diagram(predictions: Mapping[str, ClassPrediction], targets: Tensor) -> Draw:
+    """Accuracy against confidence in 15 bins; on the diagonal, confidence is honest."""
+
+    def draw(axis: Axes) -> None:
+        axis.plot([0, 1], [0, 1], color=INK, linewidth=0.8, linestyle=":")
+        for (name, prediction), colour in zip(predictions.items(), cycle(PALETTE), strict=False):
+            confidence, accuracy, share = reliability(prediction, targets)
+            kept = share > 0.005
+            label = f"{name} (ECE {100 * ece(prediction, targets):.1f} %)"
+            axis.plot(confidence[kept], accuracy[kept], "o-", color=colour, markersize=4, linewidth=1.5, label=label)
+        axis.set(xlabel="confidence", ylabel="accuracy", title="Reliability", xlim=(0, 1), ylim=(0, 1))
+        axis.legend(loc="upper left", fontsize=8, labelcolor=INK)
+
+    return draw
+
+
+def roc(scores: Mapping[str, tuple[Tensor, Tensor]], title: str) -> Draw:
+    """ROC curves of `name -> (scores inside, scores outside)`."""
+
+    def draw(axis: Axes) -> None:
+        axis.plot([0, 1], [0, 1], color=INK, linewidth=0.8, linestyle=":")
+        for (name, (inside, outside)), colour in zip(scores.items(), cycle(PALETTE), strict=False):
+            fpr, tpr = roc_curve(inside, outside)
+            label = f"{name} ({100 * auroc(inside, outside):.1f})"
+            axis.plot(fpr, tpr, color=colour, linewidth=1.6, label=label)
+        axis.set(xlabel="in-distribution inputs flagged", ylabel="foreign inputs flagged", title=title)
+        axis.set(xlim=(0, 1), ylim=(0, 1.01))
+        axis.legend(loc="lower right", fontsize=8, title="AUROC", title_fontsize=8, labelcolor=INK)
+
+    return draw
+
+
+def evaluation_panels(evaluation: Evaluation) -> Figure:
+    """Calibration, selective prediction, and the scores of each foreign set beside those inside."""
+    draws = [_calibration(evaluation)]
+    if evaluation.risk_coverage:
+        draws.append(_selective(evaluation))
+    colours = cycle(PALETTE[1:])
+    draws += [_scores(evaluation, name, colour) for name, colour in zip(evaluation.ood, colours, strict=False)]
+    return panels(draws, columns=4 if len(draws) <= 4 or len(draws) % 4 in (0, 3) else 3)
+
+
+def _calibration(evaluation: Evaluation) -> Draw:
+    def draw(axis: Axes) -> None:
+        axis.plot([0, 1], [0, 1], color=INK, linewidth=0.8, linestyle=":")
+        bars = evaluation.reliability
+        if evaluation.task == "regression":
+            axis.plot(bars["level"], bars["coverage"], "o-", color=PALETTE[0], markersize=4, linewidth=1.5)
+            axis.set(xlabel="promised share of targets", ylabel="share of targets inside", title="Intervals")
+        else:
+            largest = max(bars["share"])
+            sizes = [8 + 90 * share / largest for share in bars["share"]]
+            axis.plot(bars["confidence"], bars["accuracy"], color=PALETTE[0], linewidth=1.4, alpha=0.8)
+            axis.scatter(bars["confidence"], bars["accuracy"], s=sizes, color=PALETTE[0], linewidths=0, clip_on=False)
+            title = f"Reliability: ECE {100 * evaluation.id['ece']:.1f} %"
+            axis.set(xlabel="confidence (dots: share of samples)", ylabel="accuracy", title=title)
+        axis.set(xlim=(0, 1), ylim=(0, 1.02))
+
+    return draw
+
+
+def _selective(evaluation: Evaluation) -> Draw:
+    def draw(axis: Axes) -> None:
+        coverage, risk = ([100 * value for value in evaluation.risk_coverage[key]] for key in ("coverage", "risk"))
+        axis.fill_between(coverage, risk, color=PALETTE[0], alpha=0.15, linewidth=0)
+        axis.plot(coverage, risk, color=PALETTE[0], linewidth=1.6)
+        title = f"Selective prediction: AURC {100 * evaluation.id['aurc']:.2f} %"
+        axis.set(xlabel="inputs kept (%)", ylabel="errors among them (%)", title=title)
+        axis.set(xlim=(0, 100), ylim=(0, max(1.0, 1.1 * max(risk))))
+
+    return draw
+
+
+def _scores(evaluation: Evaluation, name: str, colour: str) -> Draw:
+    def draw(axis: Axes) -> None:
+        edges = evaluation.histograms["edges"]
+        for key, tint, label in (("id", PALETTE[0], "inside"), (name, colour, name)):
+            axis.stairs(evaluation.histograms[key], edges, fill=True, alpha=0.4, color=tint, label=label)
+            axis.stairs(evaluation.histograms[key], edges, color=tint, linewidth=1.2)
+        if 0 < 10 * edges[0] < edges[-1] and edges[1] / edges[0] < 1.001 * edges[-1] / edges[-2]:
+            axis.set_xscale("log")
+        mark = " †" if name in evaluation.oracle else ""
+        title = f"{name}{mark}: AUROC {100 * evaluation.ood[name]['auroc']:.1f}"
+        axis.set(xlabel="score" + (" († repelled on)" if mark else ""), ylabel="share of samples", title=title)
+        axis.margins(x=0)
+        axis.set_ylim(bottom=0)
+        axis.legend(loc="best", fontsize=8, labelcolor=INK)
+
+    return draw
+
+
+def png_of(image: Tensor) -> bytes:
+    """An image `(C, H, W)` with values in [0, 1] as PNG bytes."""
+    from PIL import Image
+
+    pixels = (image.detach().cpu().clamp(0, 1) * 255).round().to(torch.uint8)
+    array = pixels[0].numpy() if len(pixels) == 1 else pixels.permute(1, 2, 0).numpy()
+    buffer = io.BytesIO()
+    Image.fromarray(array).save(buffer, format="PNG")
+    return buffer.getvalue()
+
+
+def _style(axis: Axes) -> None:
+    axis.patch.set_alpha(0.0)
+    axis.title.set_color(INK)
+    axis.title.set_fontsize(11)
+    for label in (axis.xaxis.label, axis.yaxis.label):
+        label.set_color(INK)
+        label.set_fontsize(9)
+    axis.tick_params(colors=INK, labelsize=8, length=3)
+    for side, spine in axis.spines.items():
+        spine.set_color(INK)
+        spine.set_linewidth(0.7)
+        spine.set_visible(side in ("left", "bottom"))
+    legend = axis.get_legend()
+    if legend is not None:
+        legend.get_frame().set_alpha(0.0)
+        legend.get_frame().set_linewidth(0.0)
+        legend.get_title().set_color(INK)
