@@ -19,7 +19,7 @@ from torch import Tensor
 
 from repulse.errors import CacheError
 
-CHUNK, PIECE = 65_536, 2**22
+MAX_ROWS, MAX_ELEMENTS = 65_536, 2**22
 """Rows that are looked at a time, and numbers in them (16 MB), at most."""
 
 
@@ -47,7 +47,7 @@ def map_file(path: Path, rows: int, shape: Sequence[int], dtype: torch.dtype) ->
     return values
 
 
-def give_back(values: Tensor) -> None:
+def release_pages(values: Tensor) -> None:
     """Free the memory of a mapped file that was looked at, unless it was written to; others are left alone."""
     mapping = _unwritten(values)
     if mapping is not None and hasattr(mmap, "MADV_DONTNEED"):
@@ -59,7 +59,7 @@ def _unwritten(values: Tensor) -> _Mapping | None:
     return mapping if mapping is not None and values._version == 0 else None
 
 
-def blocks_of(values: Tensor, begins: Sequence[int], rows: int) -> Tensor:
+def read_blocks(values: Tensor, begins: Sequence[int], rows: int) -> Tensor:
     """Blocks of so many consecutive rows, one after the other; those of a mapped file are read from it."""
     blocks = [values[begin : begin + rows] for begin in begins]
     mapping = _unwritten(values)
@@ -77,8 +77,8 @@ def blocks_of(values: Tensor, begins: Sequence[int], rows: int) -> Tensor:
     return read
 
 
-def walk(values: Tensor, most: int = CHUNK) -> Iterator[Tensor]:
+def row_chunks(values: Tensor, most: int = MAX_ROWS) -> Iterator[Tensor]:
     """All rows in order, at most so many at a time; a part must not be used after the next one was asked for."""
-    for part in values.split(min(most, max(PIECE // max(values[:1].numel(), 1), 1))):
+    for part in values.split(min(most, max(MAX_ELEMENTS // max(values[:1].numel(), 1), 1))):
         yield part
-        give_back(values)
+        release_pages(values)

@@ -36,15 +36,14 @@ from repulse.backbone.taps import Tap
 from repulse.errors import CheckpointError, RecipeError, expected
 from repulse.particles.heads import Heads
 from repulse.particles.history import Epoch
-from repulse.particles.tasks import Classification, Regression
+from repulse.particles.tasks import KINDS
 from repulse.recipe import Recipe
 
 if TYPE_CHECKING:
     from repulse.ensemble import Ensemble
 
 FORMAT = 1
-ABOUT = "ensemble.json"
-TASKS = {"classification": Classification, "regression": Regression}
+METADATA = "ensemble.json"
 
 
 def save(ensemble: Ensemble, folder: str | Path) -> Path:
@@ -54,12 +53,11 @@ def save(ensemble: Ensemble, folder: str | Path) -> Path:
     weights = safetensors.save({name: value.cpu().contiguous() for name, value in heads.state_dict().items()})
     digest = hashlib.sha256(weights).hexdigest()
     file = folder / f"heads-{digest[:16]}.safetensors"
-    kind = next(name for name, task in TASKS.items() if isinstance(heads.task, task))
     about = {
         "format": FORMAT,
         "versions": {"repulse": __version__, "torch": str(torch.__version__)},
         "heads": {"file": file.name, "sha256": digest, "count": heads.count, "features": heads.features},
-        "task": {"kind": kind, **dataclasses.asdict(heads.task)},
+        "task": {"kind": heads.task.kind, **dataclasses.asdict(heads.task)},
         "recipe": None if heads.recipe is None else dataclasses.asdict(heads.recipe),
         "network": ensemble.network,
         "ending": dataclasses.asdict(backbone.ending),
@@ -70,16 +68,16 @@ def save(ensemble: Ensemble, folder: str | Path) -> Path:
         "history": [dataclasses.asdict(epoch) for epoch in heads.history],
     }
     try:
-        text = _text({**about, "digest": _digest(about)})
+        text = _as_json({**about, "digest": _digest(about)})
     except ValueError as reason:
         raise CheckpointError(expected("the history of the fit", "of finite numbers", reason)) from reason
     try:
         if folder.exists() and not folder.is_dir():
             raise NotADirectoryError(20, "it is a file")
-        with _alone(folder):
+        with _save_lock(folder):
             write_whole(file, weights)
-            write_whole(folder / ABOUT, text)
-            sweep(folder / ABOUT)
+            write_whole(folder / METADATA, text)
+            sweep(folder / METADATA)
             for stale in (*folder.glob("heads-*.safetensors"), *folder.glob(".heads-*.safetensors.*")):
                 if stale != file:
                     stale.unlink(missing_ok=True)
@@ -105,17 +103,17 @@ def load(folder: str | Path, model: nn.Module) -> Ensemble:
     if not isinstance(folder, str | os.PathLike):
         raise CheckpointError(expected("folder", "a path", type(folder).__name__))
     folder = Path(folder)
-    about = _read(folder)
+    about = _read_metadata(folder)
     with suppress(KeyError, TypeError):
         if not (folder / about["heads"]["file"]).exists():  # a save may have come in between
-            about = _read(folder)
+            about = _read_metadata(folder)
     model = unwrap(model)
     _check_network(about["network"], model)
     try:
         task = dict(about["task"])
-        task = TASKS[task.pop("kind")](**task)
-        recipe = None if about["recipe"] is None else Recipe(**_tuples(about["recipe"]))
-        ending, taps = Ending(**_tuples(about["ending"])), [Tap(**tap) for tap in about["taps"]]
+        task = KINDS[task.pop("kind")](**task)
+        recipe = None if about["recipe"] is None else Recipe(**_with_tuples(about["recipe"]))
+        ending, taps = Ending(**_with_tuples(about["ending"])), [Tap(**tap) for tap in about["taps"]]
         history = tuple(Epoch(**epoch) for epoch in about["history"])
         heads = Heads(
             about["heads"]["count"],
@@ -124,12 +122,12 @@ def load(folder: str | Path, model: nn.Module) -> Ensemble:
             () if recipe is None else recipe.hidden,
             torch.Generator(),  # not the caller's
         )
-        heads.load_state_dict(_weights(folder, about["heads"]), assign=True)  # of the type they were saved in
+        heads.load_state_dict(_read_weights(folder, about["heads"]), assign=True)  # of the type they were saved in
         layers = [model.get_submodule(name) for name in ending.layers]
         names, repulsion, several = about["class_names"], about["repulsion"], about["several"]
     except (KeyError, TypeError, AttributeError, RecipeError, RuntimeError) as reason:
         got = f"entries that make no sense: {reason}"
-        raise CheckpointError(expected(str(folder / ABOUT), "as `save` wrote it", got)) from reason
+        raise CheckpointError(expected(str(folder / METADATA), "as `save` wrote it", got)) from reason
     backbone = Backbone(model, ending, taps, several)
     if not all(map(is_last_layer, layers)) or backbone.width != heads.features:
         got = f"{backbone.width} from this network"
@@ -140,14 +138,14 @@ def load(folder: str | Path, model: nn.Module) -> Ensemble:
     return Ensemble(backbone, heads, repulsion, names, about["network"])
 
 
-def _read(folder: Path) -> dict[str, Any]:
+def _read_metadata(folder: Path) -> dict[str, Any]:
     """The JSON of a saved ensemble, whole and of a format we know."""
-    path = folder / ABOUT
+    path = folder / METADATA
     try:
         about = json.loads(path.read_text(encoding="utf-8"))
     except OSError as reason:
         got = f"{folder}, where {reason.strerror or reason}"
-        raise CheckpointError(expected("folder", f"one that `save` wrote, with {ABOUT} in it", got)) from reason
+        raise CheckpointError(expected("folder", f"one that `save` wrote, with {METADATA} in it", got)) from reason
     except (ValueError, RecursionError) as reason:
         raise CheckpointError(expected(str(path), "whole", f"something that is no JSON ({reason})")) from reason
     if not isinstance(about, dict) or about.get("format") != FORMAT:
@@ -164,7 +162,7 @@ def _read(folder: Path) -> dict[str, Any]:
     return about
 
 
-def _weights(folder: Path, heads: dict[str, Any]) -> dict[str, torch.Tensor]:
+def _read_weights(folder: Path, heads: dict[str, Any]) -> dict[str, torch.Tensor]:
     """The heads' tensors, if they are the ones that were saved."""
     path = folder / heads["file"]
     if path.parent != folder or path.name != heads["file"]:
@@ -195,13 +193,13 @@ def _check_network(saved: dict[str, str], model: nn.Module) -> None:
         raise CheckpointError(expected("model", f"the {saved['class']} the heads were fitted on", got))
 
 
-def _tuples(fields: dict[str, Any]) -> dict[str, Any]:
+def _with_tuples(fields: dict[str, Any]) -> dict[str, Any]:
     """JSON knows no tuples."""
     return {name: tuple(value) if isinstance(value, list) else value for name, value in fields.items()}
 
 
 @contextmanager
-def _alone(folder: Path) -> Iterator[None]:
+def _save_lock(folder: Path) -> Iterator[None]:
     """One save at a time into a folder; the lock is elsewhere, so that the folder holds what was saved and no more."""
     name = hashlib.sha256(
         f"{os.getuid() if hasattr(os, 'getuid') else getpass.getuser()}|{folder.resolve()}".encode()
@@ -212,9 +210,9 @@ def _alone(folder: Path) -> Iterator[None]:
         yield
 
 
-def _text(about: dict[str, Any]) -> str:
+def _as_json(about: dict[str, Any]) -> str:
     return json.dumps(about, indent=1, sort_keys=True, ensure_ascii=False, allow_nan=False) + "\n"
 
 
 def _digest(about: dict[str, Any]) -> str:
-    return hashlib.sha256(_text(about).encode()).hexdigest()
+    return hashlib.sha256(_as_json(about).encode()).hexdigest()

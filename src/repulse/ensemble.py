@@ -12,15 +12,14 @@ import torch
 from torch import Tensor, nn
 
 from repulse import checkpoint
-from repulse.backbone.batches import feeding, inputs_of, is_several, size_of, tensors_of, to_device
+from repulse.backbone.batches import are_separate_inputs, explaining_failures, inputs_of, size_of, tensors_of, to_device
 from repulse.backbone.fingerprint import fingerprint_of
-from repulse.backbone.reading import ahead, bar, length_of
+from repulse.backbone.reading import bar, length_of, read_ahead
 from repulse.backbone.split import Backbone
 from repulse.errors import DataError, expected
 from repulse.particles.heads import Heads
 from repulse.particles.history import Epoch
-from repulse.particles.tasks import Classification
-from repulse.prediction import Prediction, mean_log_probs
+from repulse.prediction import Prediction
 from repulse.recipe import Recipe
 
 
@@ -83,15 +82,11 @@ class Ensemble(nn.Module):
             bound = inspect.signature(self.model.forward).bind(*inputs, **named)
             named = {key: value for key, value in bound.arguments.items() if key in bound.signature.parameters}
         x = named if named else inputs[0] if len(inputs) == 1 else inputs
-        outputs = self.heads(self.backbone(inputs_of(x, "x") if isinstance(x, Mapping) else x))
-        if not isinstance(self.heads.task, Classification):
-            one = outputs[..., :1].mean(dim=0)
-        else:
-            log_probs = mean_log_probs(outputs.log_softmax(dim=-1))
-            if self.backbone.outputs > 1:
-                return log_probs
-            one = log_probs[:, 1:] - log_probs[:, :1]
-        return one.squeeze(1) if self.backbone.ending.flat else one
+        features = self.backbone(inputs_of(x, "x") if isinstance(x, Mapping) else x)
+        combined = self.heads.task.combined(self.heads(features))
+        if self.backbone.outputs == 1 and combined.shape[1] == 2:  # a single logit was fitted as two
+            combined = combined[:, 1:] - combined[:, :1]
+        return combined.squeeze(1) if self.backbone.ending.flat else combined
 
     def predict(self, x: Any, progress: bool = True) -> Prediction:
         """Predict with uncertainty.
@@ -143,7 +138,7 @@ class Ensemble(nn.Module):
 
     def _stream(self, loader: Iterable[Any], progress: bool) -> Iterator[Prediction]:
         some = False
-        with closing(ahead(loader, next(self.heads.parameters()).device)) as read:
+        with closing(read_ahead(loader, next(self.heads.parameters()).device)) as read:
             for i, batch in enumerate(bar(read, "predicting", length_of(loader), progress)):
                 some, name = True, f"batch {i} of `x`"
                 yield self._predict(inputs_of(batch, name, several=self.backbone.several), name)
@@ -153,7 +148,7 @@ class Ensemble(nn.Module):
     @torch.no_grad()
     def _predict(self, inputs: Any, name: str = "x") -> Prediction:
         device = next(self.heads.parameters()).device
-        with feeding(inputs, name, DataError):
+        with explaining_failures(inputs, name, DataError):
             features = self.backbone.run(to_device(inputs, device))
         return self.heads.predict(features)
 
@@ -171,7 +166,7 @@ def _is_batch(x: Any, several: int | None) -> bool:
     """Whether a sequence is one batch `(inputs, targets, ...)`, or several inputs, rather than a list of batches."""
     if not isinstance(x, tuple | list) or not x:
         return False
-    if is_several(x, several):
+    if are_separate_inputs(x, several):
         return True
     if isinstance(x[0], Mapping | tuple | list):
         return len(x) > 1 and isinstance(x[1], Tensor) and bool(tensors_of(x[0])) and len(x[1]) == size_of(x[0])

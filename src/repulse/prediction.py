@@ -55,7 +55,7 @@ def uncertainties(log_probs: Float[Tensor, "n B K"]) -> tuple[Float[Tensor, " B"
     What is computed on the way stays in the processor's cache, and needs little memory however many classes there are.
     """
     n, _, classes = log_probs.shape
-    few = FEW if log_probs.device.type == "cpu" else MANY
+    few = MAX_ELEMENTS_CPU if log_probs.device.type == "cpu" else MAX_ELEMENTS_GPU
     found = []
     for part in log_probs.split(max(few // max(n * classes, 1), 1), dim=1):
         probs = part.exp()
@@ -71,7 +71,7 @@ def _weighted(weights: Tensor, values: Tensor) -> Tensor:
     return weights * values.nan_to_num()
 
 
-FEW, MANY = 2**18, 2**26
+MAX_ELEMENTS_CPU, MAX_ELEMENTS_GPU = 2**18, 2**26
 """Numbers that are looked at a time on the way to uncertainties, by a CPU and by a GPU."""
 
 P = TypeVar("P", bound="Prediction")

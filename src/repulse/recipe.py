@@ -1,26 +1,30 @@
-"""Recipe: everything that decides a fit, in one frozen, JSON-friendly place."""
+"""Recipe: everything that decides a fit, in one frozen, JSON-friendly place.
+
+The `Literal` types are the one list of choices: editors complete them, and every check reads them.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import difflib
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from repulse.errors import RecipeError, check_choice, check_number, check_positive_integer, expected
 
-SPACES = ("function", "parameters", "none")
-ON = ("probabilities", "logits", "centred_logits", "log_probabilities")
-COMPARE = ("jointly", "pointwise")
-RULES = ("kde", "blob", "sge", "ssge", "svgd")
-KERNELS = ("rbf", "laplace", "l2", "imq")
-BANDWIDTHS = ("median", "median_offdiagonal")
-SCHEDULES = ("constant", "linear", "tanh", "cyclic")
-PRIORS = ("weights", "function")
-INITS = ("random", "pretrained")
-DECAYS = ("cosine", "none")
-TASKS = ("classification", "regression")
-LAYERS = ("auto", "last")
+TaskName = Literal["classification", "regression"]
+Space = Literal["function", "parameters", "none"]
+OutputSpace = Literal["probabilities", "logits", "centred_logits", "log_probabilities"]
+Comparison = Literal["jointly", "pointwise"]
+Rule = Literal["kde", "blob", "sge", "ssge", "svgd"]
+Kernel = Literal["rbf", "laplace", "l2", "imq"]
+Bandwidth = Literal["median", "median_offdiagonal"]
+Strength = Literal["auto"]
+Schedule = Literal["constant", "linear", "tanh", "cyclic"]
+Prior = Literal["weights", "function"]
+Init = Literal["random", "pretrained"]
+Decay = Literal["cosine", "none"]
+Layers = Literal["auto", "last"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +53,7 @@ class Recipe:
         kernel: "rbf", "laplace" (L1 distance), "l2" (distance not squared) or "imq".
         bandwidth: "median" (over all pairs, a head with itself included), "median_offdiagonal", or a number, which is
             taken per coordinate: `exp(-mean((x_i - x_j)^2) / bandwidth)` for the rbf kernel.
-        strength: weight of the repulsion beside the mean log-likelihood. The exact posterior has 1/N, which no
+        strength: weight of the repulsion relative to the mean log-likelihood. The exact posterior has 1/N, which no
             training of realistic length can see; 0.001 to 1 is the useful range. "auto" is 0.03 for up to ten classes
             and `0.03 (10 / classes)^1.5` for more, because with many classes it is cheap to disagree and the same
             strength does harm. The recipe of fitted heads holds the number.
@@ -61,43 +65,44 @@ class Recipe:
         epochs: passes over the training features; None for at least 3 passes and at least 2000 steps.
         lr: learning rate of Adam.
         decay: "cosine" (learning rate to zero over the fit) or "none".
-        batch_size: training samples a step.
-        repulsion_batch_size: repulsion samples a step.
-        repulsion_samples: how many repulsion samples `retrofit` computes features of at most (the fit cycles through
-            them): the first of a loader, or one of each training sample for a source.
+        batch_size: training samples per step.
+        repulsion_batch_size: repulsion samples per step.
+        repulsion_samples: maximum number of repulsion samples of which `retrofit` computes features (the fit cycles
+            through them): the first of a loader, or one of each training sample for a source.
         layers: what heads see of the network, in `retrofit`: "auto" (the penultimate features, and taps: means and
             standard deviations of the channels of earlier stages), "last" (the penultimate features alone, as in the
             paper), or the names of the modules to tap.
         whiten: whether heads also see all features along the principal axes of the training data, each with the same
-            small spread: an input that leaves the data in any direction is then far away. Costs nothing at prediction,
-            for it is folded into the heads.
-        tap_scale: spread of the whitened features (or, without whitening, of the taps) beside penultimate ones of unit
-            size. Weights have one prior, so this decides how much of a prediction they may carry.
+            small standard deviation: an input that leaves the data in any direction is then far away. Costs nothing at
+            prediction, for it is folded into the heads.
+        tap_scale: standard deviation of the whitened features (or, without whitening, of the taps), relative to
+            penultimate features of unit size. Weights have one prior, so this decides how much of a prediction they
+            may carry.
         seed: of everything random in the fit.
     """
 
     heads: int = 10
     hidden: tuple[int, ...] = ()
-    task: str = "classification"
+    task: TaskName = "classification"
     noise: float | None = None
-    space: str = "function"
-    on: str = "probabilities"
-    compare: str = "pointwise"
-    rule: str = "kde"
-    kernel: str = "rbf"
-    bandwidth: str | float = "median"
-    strength: str | float = "auto"
-    schedule: str = "constant"
-    prior: str = "weights"
+    space: Space = "function"
+    on: OutputSpace = "probabilities"
+    compare: Comparison = "pointwise"
+    rule: Rule = "kde"
+    kernel: Kernel = "rbf"
+    bandwidth: Bandwidth | float = "median"
+    strength: Strength | float = "auto"
+    schedule: Schedule = "constant"
+    prior: Prior = "weights"
     prior_std: float = 0.5
-    init: str = "random"
+    init: Init = "random"
     epochs: int | None = None
     lr: float = 7e-4
-    decay: str = "cosine"
+    decay: Decay = "cosine"
     batch_size: int = 128
     repulsion_batch_size: int = 128
     repulsion_samples: int = 10_000
-    layers: str | tuple[str, ...] = "auto"
+    layers: Layers | tuple[str, ...] = "auto"
     whiten: bool = True
     tap_scale: float = 0.2
     seed: int = 0
@@ -112,11 +117,11 @@ class Recipe:
         for name, known in _CHOICES.items():
             check_choice(name, getattr(self, name), known)
         if isinstance(self.bandwidth, str):
-            check_choice("bandwidth", self.bandwidth, BANDWIDTHS)
+            check_choice("bandwidth", self.bandwidth, get_args(Bandwidth))
         else:
             check_number("bandwidth", self.bandwidth, positive=True)
         if isinstance(self.strength, str):
-            check_choice("strength", self.strength, ("auto",))
+            check_choice("strength", self.strength, get_args(Strength))
         else:
             check_number("strength", self.strength, positive=False)
         for name in ("prior_std", "lr", "tap_scale"):
@@ -133,7 +138,7 @@ class Recipe:
             raise RecipeError(expected("init", "'random' for heads with hidden layers", "'pretrained'"))
 
     def strength_for(self, classes: int | None) -> float:
-        """The strength as a number, for so many classes (None for regression).
+        """Return the strength as a number, given the number of classes (None for regression).
 
         Examples:
             >>> Recipe().strength_for(10), Recipe().strength_for(1000), Recipe(strength=0.1).strength_for(1000)
@@ -144,7 +149,7 @@ class Recipe:
         return self.strength
 
     def replace(self, **changes: Any) -> Recipe:
-        """A copy with some fields changed.
+        """Return a copy with some fields changed.
 
         Examples:
             >>> Recipe().replace(heads=5).heads
@@ -155,18 +160,8 @@ class Recipe:
         return dataclasses.replace(self, **changes)
 
 
-_CHOICES = {
-    "task": TASKS,
-    "space": SPACES,
-    "on": ON,
-    "compare": COMPARE,
-    "rule": RULES,
-    "kernel": KERNELS,
-    "schedule": SCHEDULES,
-    "prior": PRIORS,
-    "init": INITS,
-    "decay": DECAYS,
-}
+_CHOICES = {name: get_args(hint) for name, hint in get_type_hints(Recipe).items() if get_origin(hint) is Literal}
+"""The names that each field takes which takes nothing but names."""
 
 
 def _as_widths(value: object) -> tuple[int, ...]:
@@ -178,10 +173,11 @@ def _as_widths(value: object) -> tuple[int, ...]:
 
 
 def _as_layers(value: object) -> str | tuple[str, ...]:
-    if isinstance(value, str) and value in LAYERS:
+    known: tuple[str, ...] = get_args(Layers)
+    if isinstance(value, str) and value in known:
         return value
     if not isinstance(value, tuple | list) or not all(isinstance(name, str) for name in value):
-        near = difflib.get_close_matches(value, LAYERS, n=1) if isinstance(value, str) else []
+        near = difflib.get_close_matches(value, known, n=1) if isinstance(value, str) else []
         hint = f" Did you mean {near[0]!r}?" if near else ""
         raise RecipeError(expected("layers", "one of 'auto', 'last', or a list of module names", repr(value)) + hint)
     return tuple(value)
@@ -213,7 +209,7 @@ the prior is our reading. Features are scaled here, of which the paper says noth
 
 
 def check_recipe(recipe: Recipe | None) -> Recipe:
-    """The recipe, or the default one."""
+    """Return the recipe, or the default one if there is none."""
     if recipe is not None and not isinstance(recipe, Recipe):
         raise RecipeError(expected("recipe", "a `Recipe` or None", type(recipe).__name__))
     return recipe or Recipe()

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset
 from tqdm import tqdm
 
-from repulse.backbone.batches import feeding, labelled, tensors_of, to_device
+from repulse.backbone.batches import explaining_failures, inputs_and_targets, tensors_of, to_device
 from repulse.backbone.features import Features, compute_features
 from repulse.backbone.ranks import is_first
 from repulse.backbone.reading import first_batch
@@ -85,12 +85,12 @@ def retrofit(
     if not isinstance(model, nn.Module):
         raise BackboneError(expected("model", "a `torch.nn.Module`", type(model).__name__))
     model = unwrap(model)
-    inputs, target = labelled(_first(data, recipe), 0)
+    inputs, target = inputs_and_targets(_first(data, recipe), 0)
     if device is not None:
         model.to(device)
     place = _device_of(model)
     inputs = to_device(inputs, place)
-    with feeding(inputs, "batch 0 of `data`", DataError):
+    with explaining_failures(inputs, "batch 0 of `data`", DataError):
         backbone = split(model, inputs, layers=recipe.layers, last_layer=last_layer)
     single = _check_outputs(backbone.outputs, recipe)
     _check_first(target, backbone.outputs, recipe)

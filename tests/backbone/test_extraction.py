@@ -19,8 +19,8 @@ import repulse
 from repulse import CacheError, CacheWarning, DataError, Recipe, fit_heads, retrofit
 from repulse._finite import all_finite
 from repulse.backbone import Backbone, Tap, compute_features, pace, reading, split, taps
-from repulse.backbone.batches import mark_of
-from repulse.backbone.reading import ahead, in_background, pinned, steady
+from repulse.backbone.batches import fast_digest_of
+from repulse.backbone.reading import fixed_random_state, in_background, pinned, read_ahead
 from repulse.prediction import ClassPrediction
 
 QUICK = Recipe(epochs=1, heads=3)
@@ -60,7 +60,7 @@ def features_of(model: nn.Module, data, **settings):
 def test_whatever_changes_in_a_batch_changes_its_mark(shape, kind):
     generator = torch.Generator().manual_seed(0)
     x = torch.randint(0, 200, shape, generator=generator).to(kind)
-    marks = {mark_of(x)}
+    marks = {fast_digest_of(x)}
     changed = [x.flip(0), x.reshape(-1, 1), x.to(torch.float16), x[:-1]]
     if kind.is_floating_point:
         changed += [-x, 2 * x, x + 1]
@@ -70,20 +70,24 @@ def test_whatever_changes_in_a_batch_changes_its_mark(shape, kind):
         changed.append(other)
     if x.ndim == 4:
         changed += [x.flip(3), x.roll(1, dims=1)]
-    marks |= {mark_of(other) for other in changed}
+    marks |= {fast_digest_of(other) for other in changed}
     assert len(marks) == len({(str(o.dtype), o.shape, o.float().numpy().tobytes()) for o in (x, *changed)})
 
 
 def test_blank_images_that_change_places_are_noticed():
     x = torch.stack([torch.full((1, 128, 128), float(i)) for i in range(8)])  # whole rows of equal numbers
     order = [1, 0, 2, 3, 4, 5, 6, 7]
-    assert mark_of(x) != mark_of(x[order])
+    assert fast_digest_of(x) != fast_digest_of(x[order])
 
 
 def test_marks_look_at_numbers_not_at_memory():
     x = torch.randn(4, 3, 40, 40)
-    assert mark_of(x) == mark_of(x.contiguous(memory_format=torch.channels_last)) == mark_of(x.mT.contiguous().mT)
-    assert mark_of({"a": x}) != mark_of({"b": x})
+    assert (
+        fast_digest_of(x)
+        == fast_digest_of(x.contiguous(memory_format=torch.channels_last))
+        == fast_digest_of(x.mT.contiguous().mT)
+    )
+    assert fast_digest_of({"a": x}) != fast_digest_of({"b": x})
 
 
 @pytest.mark.parametrize(
@@ -119,9 +123,9 @@ class Augmented(Dataset):
 def test_a_loader_that_is_random_gives_the_same_batches_in_the_background():
     loader = DataLoader(Augmented(), batch_size=5, shuffle=True)
     state = torch.get_rng_state()
-    with steady(loader, 3):
+    with fixed_random_state(loader, 3):
         plain = list(loader)
-    with steady(loader, 3):
+    with fixed_random_state(loader, 3):
         behind = list(in_background(loader, lambda batch: batch))
     assert all(torch.equal(a, b) for a, b in zip(plain, behind, strict=True))
     assert torch.equal(torch.get_rng_state(), state)
@@ -155,11 +159,11 @@ def test_a_reader_that_is_not_wanted_any_more_ends():
 def test_only_a_gpu_is_read_ahead_for(monkeypatch):
     data, copied = images(2), []
     monkeypatch.setattr(Tensor, "pin_memory", lambda self: copied.append(self) or self)
-    assert all(a is b for a, b in zip(ahead(data, torch.device("cpu")), data, strict=True))
+    assert all(a is b for a, b in zip(read_ahead(data, torch.device("cpu")), data, strict=True))
     loader = DataLoader(TensorDataset(torch.zeros(2)), num_workers=1)
-    assert len(list(ahead(loader, torch.device("cuda")))) == 2
+    assert len(list(read_ahead(loader, torch.device("cuda")))) == 2
     assert not copied
-    found = list(ahead([{"x": data[0][0], "name": "a"}, [data[1][0], data[1][1]]], torch.device("cuda")))
+    found = list(read_ahead([{"x": data[0][0], "name": "a"}, [data[1][0], data[1][1]]], torch.device("cuda")))
     assert len(copied) == 3
     assert found[0]["name"] == "a"
     assert torch.equal(found[1][1], data[1][1])

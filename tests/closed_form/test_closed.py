@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import itertools
 import math
+from typing import get_args
 
 import pytest
 import torch
@@ -15,13 +16,13 @@ from repulse.particles import fit
 from repulse.particles import loop as optimise
 from repulse.particles.fast import repulsion as push
 from repulse.particles.fast import step as closed
-from repulse.particles.fast.step import Closed, has_closed_form
+from repulse.particles.fast.step import ClosedFormStep, has_closed_form
 from repulse.particles.fit import fit_heads
+from repulse.particles.fit_data import FitData, identity
 from repulse.particles.heads import Heads, Networks
-from repulse.particles.loop import Autograd, backward, compute_forces
-from repulse.particles.problem import Problem, as_it_is
+from repulse.particles.loop import AutogradStep, backward, compute_forces
 from repulse.particles.tasks import Classification, Regression
-from repulse.recipe import BANDWIDTHS, COMPARE, KERNELS, ON, RULES, Recipe
+from repulse.recipe import Bandwidth, Comparison, Kernel, OutputSpace, Recipe, Rule
 
 from .naive import random
 
@@ -29,13 +30,13 @@ N, B, R, D, K, HEADS = 40, 7, 5, 3, 4, 5
 X, AWAY = random(N, D, seed=1), 2 * random(N - 9, D, seed=2)
 Y, VALUES = torch.arange(N) % K, X[:, 0] + 0.3 * random(N, seed=3)
 STEP = Recipe(strength=0.3, prior_std=0.7, batch_size=B, repulsion_batch_size=R, lr=0.01, epochs=3)
-FUNCTION = list(itertools.product(RULES, KERNELS, COMPARE))
+FUNCTION = list(itertools.product(get_args(Rule), get_args(Kernel), get_args(Comparison)))
 pytestmark = pytest.mark.filterwarnings("ignore::repulse.errors.FitWarning")
 
 
 def make_problem(task, dtype, away=AWAY):
     y = Y if isinstance(task, Classification) else VALUES.to(dtype)
-    return Problem(X.to(dtype), y, None if away is None else away.to(dtype), as_it_is, task)
+    return FitData(X.to(dtype), y, None if away is None else away.to(dtype), identity, task)
 
 
 def make_heads(task, heads=HEADS, dtype=torch.float64):
@@ -59,7 +60,7 @@ def gradients(heads, problem, recipe, monkeypatch):
 
     with monkeypatch.context() as patch:
         patch.setattr(torch, "_fused_adam_", adam)
-        taken = Closed(heads, problem, recipe).step(batch, away, recipe.lr, recipe.strength, measure=True)
+        taken = ClosedFormStep(heads, problem, recipe).step(batch, away, recipe.lr, recipe.strength, measure=True)
     return [torch.cat(parts) for parts in got], want, taken, forces, ratio
 
 
@@ -84,15 +85,17 @@ def compare(heads, problem, recipe, monkeypatch, rtol=1e-8, atol=1e-11):
 @pytest.mark.parametrize(("rule", "kernel", "how"), FUNCTION)
 def test_function_space(rule, kernel, how, monkeypatch):
     task = Classification(K)
-    for on, bandwidth, prior in itertools.product(ON, (*BANDWIDTHS, 0.3), ("weights", "function")):
+    for on, bandwidth, prior in itertools.product(
+        get_args(OutputSpace), (*get_args(Bandwidth), 0.3), ("weights", "function")
+    ):
         recipe = STEP.replace(rule=rule, kernel=kernel, compare=how, on=on, bandwidth=bandwidth, prior=prior)
         compare(make_heads(task), make_problem(task, torch.float64), recipe, monkeypatch)
 
 
-@pytest.mark.parametrize(("rule", "kernel"), list(itertools.product(RULES, KERNELS)))
+@pytest.mark.parametrize(("rule", "kernel"), list(itertools.product(get_args(Rule), get_args(Kernel))))
 def test_parameter_space(rule, kernel, monkeypatch):
     task = Classification(K)
-    for away, bandwidth, prior in itertools.product((AWAY, None), (*BANDWIDTHS, 0.3), ("weights", "function")):
+    for away, bandwidth, prior in itertools.product((AWAY, None), (*get_args(Bandwidth), 0.3), ("weights", "function")):
         recipe = STEP.replace(space="parameters", rule=rule, kernel=kernel, bandwidth=bandwidth, prior=prior)
         compare(make_heads(task), make_problem(task, torch.float64, away), recipe, monkeypatch)
 
@@ -128,19 +131,19 @@ def test_predicted_variances_beyond_their_bounds_feel_nothing(monkeypatch):
     assert float(got[1].view(HEADS, 2)[:2, 1].abs().max()) < 1e-12
 
 
-@pytest.mark.parametrize("how", COMPARE)
+@pytest.mark.parametrize("how", get_args(Comparison))
 @pytest.mark.parametrize("heads", [2, 3, 4, 11])
 def test_medians_of_few_and_many_heads(heads, how, monkeypatch):
     task = Classification(K)
-    for bandwidth in BANDWIDTHS:
+    for bandwidth in get_args(Bandwidth):
         recipe = STEP.replace(compare=how, bandwidth=bandwidth)
         compare(make_heads(task, heads), make_problem(task, X.dtype), recipe, monkeypatch)
 
 
 @pytest.mark.parametrize("outlier", [0, -1])
 @pytest.mark.parametrize("spread", [1.0, 1e-3])
-@pytest.mark.parametrize("how", COMPARE)
-@pytest.mark.parametrize("on", ON)
+@pytest.mark.parametrize("how", get_args(Comparison))
+@pytest.mark.parametrize("on", get_args(OutputSpace))
 def test_single_precision_keeps_the_digits(on, how, spread, outlier, monkeypatch):
     """Also of heads that lie close together beside one that does not; float32 outputs themselves hold only so many."""
     task = Classification(K)
@@ -158,7 +161,7 @@ def test_single_precision_keeps_the_digits(on, how, spread, outlier, monkeypatch
         assert lost < 1e-6 / spread
 
 
-@pytest.mark.parametrize("how", COMPARE)
+@pytest.mark.parametrize("how", get_args(Comparison))
 @pytest.mark.parametrize("same", [2, 4, 5])
 def test_coinciding_heads(same, how, monkeypatch):
     """Where the median is zero nothing is pushed, and nothing is NaN."""
@@ -170,7 +173,7 @@ def test_coinciding_heads(same, how, monkeypatch):
     compare(heads, make_problem(task, X.dtype), STEP.replace(compare=how), monkeypatch)
 
 
-@pytest.mark.parametrize("how", COMPARE)
+@pytest.mark.parametrize("how", get_args(Comparison))
 def test_small_blocks_and_groups_change_nothing(how, monkeypatch):
     """Many classes are compared, and many weights updated, part by part."""
     task = Classification(K)
@@ -179,10 +182,10 @@ def test_small_blocks_and_groups_change_nothing(how, monkeypatch):
     optimise.optimise(whole, problem, recipe, progress=False)
     pointwise = how == "pointwise"
     for block, group, blocks in ((1, 2 * K * D, [3] * K), (7 * K * R, 1, [2]), (3 * HEADS * R, 1, [3, 1])):
-        monkeypatch.setattr(push, "BLOCK", block)
-        monkeypatch.setattr(closed, "GROUP", group)
+        monkeypatch.setattr(push, "CACHED_ELEMENTS", block)
+        monkeypatch.setattr(closed, "GROUP_ELEMENTS", group)
         heads = make_heads(task)
-        stepper = Closed(heads, problem, recipe)
+        stepper = ClosedFormStep(heads, problem, recipe)
         assert len(stepper.groups) == math.ceil(HEADS * K * D / max(group, K * D))
         assert [len(part.blocks) for part in stepper.push.pairs.parts] == [pointwise * count for count in blocks]
         compare(heads, problem, recipe, monkeypatch)
@@ -215,7 +218,7 @@ def assert_same_records(history, expected, rel):
     [
         ("none", "kde", "jointly"),
         ("parameters", "blob", "jointly"),
-        *itertools.product(["function"], ["kde", "svgd"], COMPARE),
+        *itertools.product(["function"], ["kde", "svgd"], get_args(Comparison)),
     ],
 )
 def test_whole_fits_and_their_records_agree(space, rule, how, prior, schedule, decay, task):
@@ -225,7 +228,7 @@ def test_whole_fits_and_their_records_agree(space, rule, how, prior, schedule, d
     assert_same_records(history, expected, rel=1e-5)  # sums over an epoch are float32
 
 
-@pytest.mark.parametrize("how", COMPARE)
+@pytest.mark.parametrize("how", get_args(Comparison))
 def test_whole_fits_agree_in_single_precision(how):
     (mine, history), (theirs, expected) = fit_both(Classification(K), STEP.replace(compare=how), torch.float32)
     assert_close(mine, theirs, rtol=1e-4, atol=1e-4)
@@ -237,7 +240,7 @@ def test_features_that_must_be_prepared_batch_by_batch(dtype, monkeypatch):
     """Other precisions, and sets too large to be scaled at once."""
     data = X.to(dtype), Y, AWAY.to(dtype), STEP
     ready = fit_heads(*data, progress=False)
-    monkeypatch.setattr(fit, "READY", 0)
+    monkeypatch.setattr(fit, "MAX_PRESCALED", 0)
     assert_close(fit_heads(*data, progress=False).vectors(), ready.vectors(), rtol=1e-4, atol=1e-5)
 
 
@@ -272,8 +275,8 @@ def test_who_has_a_closed_form():
 
 def test_what_has_no_closed_form_is_fitted_by_autograd(monkeypatch):
     task = Classification(K)
-    taken, step = [], Autograd.step
-    monkeypatch.setattr(Autograd, "step", lambda *given, **named: taken.append(1) or step(*given, **named))
+    taken, step = [], AutogradStep.step
+    monkeypatch.setattr(AutogradStep, "step", lambda *given, **named: taken.append(1) or step(*given, **named))
     for heads in (make_heads(task), Heads(3, D, task, hidden=(4,)).double()):
         before = len(taken)
         optimise.optimise(heads, make_problem(task, X.dtype), STEP, progress=False)

@@ -12,7 +12,7 @@ from torch.testing import assert_close
 
 from repulse.particles.fit import fit_networks
 from repulse.particles.heads import Heads, Networks
-from repulse.particles.loop import Problem, optimise
+from repulse.particles.loop import FitData, optimise
 from repulse.particles.scaling import Scaling
 from repulse.particles.tasks import Classification, Regression
 from repulse.recipe import Recipe
@@ -124,7 +124,7 @@ def test_networks_with_the_parameters_of_heads_are_those_heads(hidden):
 def test_networks_fit_like_heads(hidden, rule, space):
     heads = make_heads(hidden)
     networks = Networks(as_modules(heads), heads.task)
-    problem = Problem(random(30, D), torch.arange(30) % K, 2 * random(30, D, seed=1), lambda batch: batch, heads.task)
+    problem = FitData(random(30, D), torch.arange(30) % K, 2 * random(30, D, seed=1), lambda batch: batch, heads.task)
     recipe = Recipe(
         rule=rule, space=space, compare="jointly", strength=0.3, epochs=1, batch_size=15, repulsion_batch_size=8
     )

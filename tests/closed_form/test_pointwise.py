@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+from typing import get_args
+
 import pytest
 import torch
 from torch.nn import functional as F
 
 from repulse.functional import kernel_matrix, repulsion
 from repulse.particles.heads import Heads
-from repulse.particles.loop import Problem, backward, compute_forces
+from repulse.particles.loop import FitData, backward, compute_forces
 from repulse.particles.tasks import Classification
-from repulse.recipe import KERNELS, RULES, Recipe
+from repulse.recipe import Kernel, Recipe, Rule
 
 
-@pytest.mark.parametrize("kernel", KERNELS)
-@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("kernel", get_args(Kernel))
+@pytest.mark.parametrize("rule", get_args(Rule))
 def test_it_is_the_mean_over_samples_of_joint_repulsions(rule, kernel):
     outputs = torch.randn(5, 7, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     together = outputs.clone().requires_grad_()
@@ -53,7 +55,7 @@ def test_a_step_of_the_default_comparison_is_the_written_loss(rule):
     x, y = torch.randn(9, 6, dtype=torch.float64, generator=generator), torch.arange(9) % 3
     r = 3 * torch.randn(5, 6, dtype=torch.float64, generator=generator)
     recipe = Recipe(rule=rule, strength=0.3, compare="pointwise")
-    forces = compute_forces(heads, Problem(x, y, r, lambda b: b, heads.task), recipe, x, y, r)
+    forces = compute_forces(heads, FitData(x, y, r, lambda b: b, heads.task), recipe, x, y, r)
     backward(heads, forces, 0.3, recipe)
     got = heads.weight.grad.clone(), heads.bias.grad.clone()
 

@@ -218,7 +218,7 @@ def test_what_is_done_to_an_uncertainty_does_not_change_the_prediction():
 def test_parts_of_uncertainty_are_computed_once_and_as_the_functions_say(monkeypatch):
     log_probs = torch.randn(4, 50, 7, generator=torch.Generator().manual_seed(0)).log_softmax(dim=-1)
     for few in (2**18, 100):
-        monkeypatch.setattr(module, "FEW", few)
+        monkeypatch.setattr(module, "MAX_ELEMENTS_CPU", few)
         found = ClassPrediction(log_probs)
         torch.testing.assert_close(found.aleatoric, expected_entropy(log_probs))
         torch.testing.assert_close(found.epistemic, mutual_information(log_probs))

@@ -10,7 +10,7 @@ from torch.testing import assert_close
 
 from repulse.particles.fit import fit_heads
 from repulse.particles.heads import Heads
-from repulse.particles.loop import Problem, backward, compute_forces, optimise, ramp
+from repulse.particles.loop import FitData, backward, compute_forces, optimise, ramp
 from repulse.particles.tasks import Classification, Regression
 from repulse.recipe import Recipe
 
@@ -40,7 +40,7 @@ def make_heads(task=None, heads=HEADS):
 
 def step_gradient(heads, recipe, y=Y, away=AWAY):
     """Gradients `(n, K, d + 1)` of one step, as the loop computes them; the bias is the last column."""
-    problem = Problem(X, y, away, lambda batch: batch, heads.task)
+    problem = FitData(X, y, away, lambda batch: batch, heads.task)
     forces = compute_forces(heads, problem, recipe, X[:B], y[:B], None if away is None else away[:R])
     backward(heads, forces, recipe.strength, recipe)
     return torch.cat([heads.weight.grad, heads.bias.grad.unsqueeze(-1)], dim=-1)
@@ -157,7 +157,7 @@ def test_the_likelihood_does_not_depend_on_the_space():
     through = naive.pull_back(-y / naive.softmax(logits) / B, logits, "probabilities")
     expected = torch.stack([pulled_back(through[i], X[:B]) for i in range(HEADS)])
     assert_close(likelihood_by_hand(heads), expected, **TIGHT)
-    problem = Problem(X, Y, AWAY, lambda batch: batch, heads.task)
+    problem = FitData(X, Y, AWAY, lambda batch: batch, heads.task)
     for on in SPACES:
         forces = compute_forces(heads, problem, STEP.replace(on=on, prior_std=1e9), X[:B], Y[:B], AWAY[:R])
         weight, bias = torch.autograd.grad(forces.driving, [heads.weight, heads.bias])
@@ -193,7 +193,7 @@ def test_permuting_heads_permutes_the_fit(rule, space):
         heads = make_heads()
         for parameter in heads.parameters():
             parameter.data = parameter.data[permutation]
-        optimise(heads, Problem(X, Y, AWAY, lambda batch: batch, heads.task), recipe, progress=False)
+        optimise(heads, FitData(X, Y, AWAY, lambda batch: batch, heads.task), recipe, progress=False)
         fitted.append(heads.vectors().detach())
     assert_close(fitted[1], fitted[0][order], rtol=1e-8, atol=1e-9)
     assert float((fitted[0] - make_heads().vectors().detach()).abs().min()) > 1e-6  # all of it moved

@@ -10,10 +10,10 @@ import pytest
 import torch
 
 from repulse.particles.fast.step import has_closed_form
+from repulse.particles.fit_data import FitData, identity
 from repulse.particles.heads import Heads
-from repulse.particles.loop import Autograd
+from repulse.particles.loop import AutogradStep
 from repulse.particles.pool import batches
-from repulse.particles.problem import Problem, as_it_is
 from repulse.particles.tasks import Classification, Regression
 from repulse.recipe import FS_RLL_E, LL_E, RLL_E, Recipe
 
@@ -33,14 +33,14 @@ RECIPES = {
 }
 
 
-def stepper(recipe: Recipe) -> Autograd:
+def stepper(recipe: Recipe) -> AutogradStep:
     regression = recipe.task == "regression"
     task = Regression() if regression else Classification(K)
     x, far = (torch.empty(N, D, device=FAR) for _ in range(2))
     y = torch.empty(N, dtype=torch.float32 if regression else torch.long, device=FAR)
     heads = Heads(4, D, task, recipe.hidden).to(FAR)
     assert not has_closed_form(heads)
-    return Autograd(heads, Problem(x, y, far, as_it_is, task), recipe)
+    return AutogradStep(heads, FitData(x, y, far, identity, task), recipe)
 
 
 @pytest.mark.parametrize("name", RECIPES)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import get_args
 
 import pytest
 import torch
@@ -19,11 +20,10 @@ from repulse import (
     fit_heads,
     fit_networks,
 )
-from repulse.particles.fit import _regress
+from repulse.particles.fit_data import identity
 from repulse.particles.heads import Heads
-from repulse.particles.problem import as_it_is
 from repulse.particles.tasks import Regression
-from repulse.recipe import KERNELS, ON, RULES, SCHEDULES
+from repulse.recipe import Kernel, OutputSpace, Rule, Schedule
 
 QUICK = Recipe(epochs=25, heads=5, lr=3e-2)
 
@@ -90,7 +90,7 @@ def test_regression_starts_at_least_squares_and_each_head_where_it_was_in_direct
     y = features @ torch.tensor([2.0, -1.0, 0.0]) + 0.1 * torch.randn(400, generator=generator)
     heads = Heads(5, 3, Regression(0.1), generator=generator)
     before = heads.weight[:, 0, 2].detach().clone()
-    left = _regress(heads, features, as_it_is, y)
+    left = heads.task.warm_start(heads, features, identity, y).log_variance
     solution = torch.linalg.lstsq(features[:, :2].double(), y.double()).solution
     assert torch.allclose(heads.weight[:, 0, :2].double(), solution.expand(5, 2), atol=1e-3)
     assert torch.equal(heads.weight[:, 0, 2], before)
@@ -110,8 +110,8 @@ def test_regression_knows_its_noise_and_what_it_has_not_seen(noise):
 
 
 @pytest.mark.parametrize("space", ["function", "parameters"])
-@pytest.mark.parametrize("kernel", KERNELS)
-@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("kernel", get_args(Kernel))
+@pytest.mark.parametrize("rule", get_args(Rule))
 def test_every_rule_kernel_and_space_fits_and_repels(data, rule, kernel, space):
     features, labels, far = data
     recipe = QUICK.replace(rule=rule, kernel=kernel, space=space, strength=0.1)
@@ -122,7 +122,7 @@ def test_every_rule_kernel_and_space_fits_and_repels(data, rule, kernel, space):
     assert heads.history[-1].force_ratio > 0
 
 
-@pytest.mark.parametrize("on", ON)
+@pytest.mark.parametrize("on", get_args(OutputSpace))
 @pytest.mark.parametrize("compare", ["jointly", "pointwise"])
 def test_every_space_of_comparison_raises_disagreement_where_it_repels(data, on, compare):
     features, labels, far = data
@@ -130,7 +130,7 @@ def test_every_space_of_comparison_raises_disagreement_where_it_repels(data, on,
     assert heads.predict(far).epistemic.mean() > 5 * heads.predict(features).epistemic.mean()
 
 
-@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize("schedule", get_args(Schedule))
 def test_every_schedule_and_both_priors_fit(data, schedule):
     for prior in ("weights", "function"):
         heads = fit_heads(*data, QUICK.replace(schedule=schedule, prior=prior), progress=False)

@@ -103,7 +103,7 @@ def test_scaling_in_batches_is_scaling_at_once(monkeypatch):
     features, targets, far = normal(200, 6), torch.arange(200) % 3, 4 * normal(60, 6, seed=1)
     recipe = Recipe(epochs=5, heads=4)
     one = fit_heads(features, targets, far, recipe, taps=3, progress=False)
-    monkeypatch.setattr(fit, "READY", 0)
+    monkeypatch.setattr(fit, "MAX_PRESCALED", 0)
     other = fit_heads(features, targets, far, recipe, taps=3, progress=False)
     torch.testing.assert_close(one(far), other(far), rtol=1e-4, atol=1e-4)
 

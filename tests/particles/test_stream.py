@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 
 from repulse import FS_RLL_E, CacheError, DataError, Recipe, _mapped, fit_heads
-from repulse._mapped import blocks_of, give_back, map_file, walk
+from repulse._mapped import map_file, read_blocks, release_pages, row_chunks
 from repulse.particles import fit, pool
+from repulse.particles.fit_data import identity
 from repulse.particles.pool import Pool, batches
-from repulse.particles.problem import as_it_is
 
 D = 4
 pytestmark = pytest.mark.filterwarnings("ignore::repulse.errors.FitWarning")
@@ -24,11 +24,11 @@ pytestmark = pytest.mark.filterwarnings("ignore::repulse.errors.FitWarning")
 @pytest.fixture
 def small(monkeypatch):
     """Blocks of 10 rows, and pools of 12 blocks, for features of D columns."""
-    monkeypatch.setattr(pool, "BLOCK", 10 * D + 1)
-    monkeypatch.setattr(pool, "POOL", 120 * D)
-    monkeypatch.setattr(_mapped, "PIECE", 30 * D)
-    monkeypatch.setattr(pool, "READY", 0)
-    monkeypatch.setattr(fit, "READY", 0)
+    monkeypatch.setattr(pool, "BLOCK_ELEMENTS", 10 * D + 1)
+    monkeypatch.setattr(pool, "POOL_ELEMENTS", 120 * D)
+    monkeypatch.setattr(_mapped, "MAX_ELEMENTS", 30 * D)
+    monkeypatch.setattr(pool, "MAX_PRESCALED", 0)
+    monkeypatch.setattr(fit, "MAX_PRESCALED", 0)
 
 
 def numbered(rows: int) -> tuple[Tensor, Tensor]:
@@ -73,7 +73,7 @@ def test_what_fits_is_drawn_as_from_memory(small):
     plain = batches(120, 7, torch.Generator().manual_seed(0), torch.device("cpu"))
     assert all(torch.equal(part, next(plain)) for part in found)
     x, y = numbered(120)
-    assert Pool(x, y, as_it_is, 7).x is x
+    assert Pool(x, y, identity, 7).x is x
 
 
 def mapped(values: Tensor, folder: Path) -> Tensor:
@@ -87,23 +87,23 @@ def test_files_are_walked_like_memory(small, tmp_path, dtype):
     values = torch.randn(257, D, generator=torch.Generator().manual_seed(0)).mul(9).to(dtype)
     file = mapped(values, tmp_path)
     assert file.dtype == dtype
-    parts = [part.clone() for part in walk(file)]
+    parts = [part.clone() for part in row_chunks(file)]
     assert torch.equal(torch.cat(parts), values)
     assert {len(part) for part in parts} == {30, 17}
-    assert torch.equal(torch.cat([part.clone() for part in walk(values)]), values)
-    assert [len(part) for part in walk(values[:, 0], 100)] == [100, 100, 57]
+    assert torch.equal(torch.cat([part.clone() for part in row_chunks(values)]), values)
+    assert [len(part) for part in row_chunks(values[:, 0], 100)] == [100, 100, 57]
 
 
 def test_what_was_written_to_a_mapped_file_is_kept_and_the_file_is_as_it_was(tmp_path):
     values = numbered(3000)[0]
     file = mapped(values, tmp_path)
-    give_back(file)
+    release_pages(file)
     assert torch.equal(file, values)
     file[7] = -1.0
-    give_back(file.detach()[5:])
+    release_pages(file.detach()[5:])
     assert file[7, 0] == -1.0
     assert (tmp_path / "values").read_bytes() == values.numpy().tobytes()
-    give_back(values)
+    release_pages(values)
     assert torch.equal(values, numbered(3000)[0])
 
 
@@ -172,7 +172,7 @@ def test_threads_that_read_one_file_get_the_rows_they_asked_for(tmp_path):
 
     def read(first):
         begins = list(range(first, 4000, 70))
-        return [torch.equal(blocks_of(mapped, begins, 7), blocks_of(rows, begins, 7)) for _ in range(200)]
+        return [torch.equal(read_blocks(mapped, begins, 7), read_blocks(rows, begins, 7)) for _ in range(200)]
 
     with ThreadPoolExecutor(4) as pool:
         assert all(all(found) for found in pool.map(read, range(8)))
@@ -185,7 +185,7 @@ def test_a_file_that_has_become_shorter_is_an_error(tmp_path):
     with path.open("r+b") as file:
         file.truncate(4 * D * 50)
     with pytest.raises(CacheError, match="has become shorter since its features were mapped"):
-        blocks_of(mapped, [40], 20)
+        read_blocks(mapped, [40], 20)
 
 
 CHILD = """
@@ -197,8 +197,8 @@ from repulse.backbone.store import CachedStore
 from repulse import _mapped
 from repulse.particles import fit, pool
 
-fit.READY = pool.READY = 0
-pool.POOL = _mapped.PIECE = 2**20
+fit.MAX_PRESCALED = 0
+pool.POOL_ELEMENTS = _mapped.MAX_ELEMENTS = 2**20
 folder, batches = Path(sys.argv[1]), int(sys.argv[2])
 generator = torch.Generator().manual_seed(0)
 x = torch.randn(8192, 64, generator=generator)

@@ -303,7 +303,7 @@ def test_a_profile_has_all_parts_of_a_step(tmp_path, monkeypatch):
     rows = list(profile.measure(Setting(tmp_path, quick=True)))
     assert [row.about for row in rows] == profile.ratios(True)
     assert all(row.cost > 0 for row in rows)
-    stepper, step_once = step.make_stepper(step.Closed, 64, 10, step.FS_RLL_E)
+    stepper, step_once = step.make_stepper(step.ClosedFormStep, 64, 10, step.FS_RLL_E)
     seconds = profile.watch(stepper, "_forward")
     seconds.append(0.0)
     step_once()

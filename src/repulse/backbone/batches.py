@@ -24,8 +24,8 @@ TARGETS = ("labels", "label", "targets", "target")
 
 FORMS = "a tensor, a mapping of tensors, or a tuple that starts with one"
 
-BLOCK = 8 * 1021
-"""Bytes of a row in `mark_of`: a prime number of integers, with which nothing in an image lines up."""
+ROW_BYTES = 8 * 1021
+"""Bytes of a row in `fast_digest_of`: a prime number of integers, with which nothing in an image lines up."""
 
 
 def inputs_of(
@@ -36,18 +36,18 @@ def inputs_of(
     If the model takes `several` tensors, that many of them are inputs, not inputs and what belongs to them.
     """
     inputs = batch
-    if isinstance(batch, tuple | list) and batch and not is_several(batch, several):
+    if isinstance(batch, tuple | list) and batch and not are_separate_inputs(batch, several):
         inputs = batch[0]
     if isinstance(inputs, Mapping):
         inputs = {key: value for key, value in inputs.items() if key not in TARGETS}
     elif isinstance(inputs, list):
         inputs = tuple(inputs)
     if not _has_tensor(inputs):
-        raise error(expected(name, FORMS, _form(batch)))
+        raise error(expected(name, FORMS, describe_batch(batch)))
     return inputs
 
 
-def labelled(batch: Any, i: int) -> tuple[Any, Tensor]:
+def inputs_and_targets(batch: Any, i: int) -> tuple[Any, Tensor]:
     """Inputs and targets of the i-th batch, checked."""
     name = f"batch {i} of `data`"
     if isinstance(batch, Mapping):
@@ -56,11 +56,11 @@ def labelled(batch: Any, i: int) -> tuple[Any, Tensor]:
         target = batch[1] if isinstance(batch, tuple | list) and len(batch) > 1 else None
     if not isinstance(target, Tensor):
         wanted = "a tuple (inputs, targets) of tensors, or a mapping with `labels`"
-        raise DataError(expected(name, wanted, _form(batch)))
+        raise DataError(expected(name, wanted, describe_batch(batch)))
     inputs = inputs_of(batch, name)
     size = size_of(inputs)
     if not size:
-        raise DataError(expected(name, "non-empty", _form(tensors_of(inputs)[0][1])))
+        raise DataError(expected(name, "non-empty", describe_batch(tensors_of(inputs)[0][1])))
     if not target.ndim or len(target) != size:
         raise DataError(expected(f"the targets of batch {i}", f"{size}, one an input", f"shape {tuple(target.shape)}"))
     if target.is_floating_point() and not bool(torch.isfinite(target).all()):
@@ -68,7 +68,7 @@ def labelled(batch: Any, i: int) -> tuple[Any, Tensor]:
     return inputs, target
 
 
-def is_several(batch: Any, several: int | None) -> bool:
+def are_separate_inputs(batch: Any, several: int | None) -> bool:
     """Whether a sequence is what a model of several inputs takes."""
     return (
         several is not None
@@ -96,7 +96,7 @@ def to_device(inputs: Any, device: torch.device) -> Any:
     return map_tensors(inputs, lambda value: value.to(device, non_blocking=device.type == "cuda"))
 
 
-def shorten(inputs: Any, size: int) -> Any:
+def first_samples(inputs: Any, size: int) -> Any:
     """The first few samples of some inputs."""
     whole = size_of(inputs)
     return map_tensors(inputs, lambda value: value[:size] if value.ndim and len(value) == whole else value)
@@ -150,7 +150,7 @@ def digest_of(*parts: Any) -> str:
     return digest.hexdigest()
 
 
-def mark_of(*parts: Any) -> str:
+def fast_digest_of(*parts: Any) -> str:
     """As `digest_of`, ten times faster, and good enough to tell one batch from another that nobody forged.
 
     Large tensors are seen as rows of 64-bit integers, of which the sums along rows and columns are digested: what is
@@ -161,8 +161,8 @@ def mark_of(*parts: Any) -> str:
         for name, value in tensors_of(part):
             digest.update(f"{name}|{value.dtype}|{tuple(value.shape)}|".encode())
             numbers = as_bytes(value)
-            whole = len(numbers) // BLOCK * BLOCK
-            rows = np.frombuffer(numbers[:whole], dtype=np.uint64).reshape(-1, BLOCK // 8)
+            whole = len(numbers) // ROW_BYTES * ROW_BYTES
+            rows = np.frombuffer(numbers[:whole], dtype=np.uint64).reshape(-1, ROW_BYTES // 8)
             for axis in (0, 1):
                 digest.update(np.add.reduce(rows, axis=axis).data)
             digest.update(numbers[whole:])
@@ -176,7 +176,7 @@ def as_bytes(value: Tensor) -> memoryview:
 
 
 @contextmanager
-def feeding(inputs: Any, name: str, error: type[DataError]) -> Iterator[None]:
+def explaining_failures(inputs: Any, name: str, error: type[DataError]) -> Iterator[None]:
     """Around a pass of the network: what it cannot take becomes an error that says which inputs they were."""
     for _, value in tensors_of(inputs):
         if value.is_floating_point() and value.ndim and not all_finite(value):
@@ -191,7 +191,7 @@ def feeding(inputs: Any, name: str, error: type[DataError]) -> Iterator[None]:
         if isinstance(reason, BackboneError | DataError):
             raise
         why = (str(reason).splitlines() or [type(reason).__name__])[0].rstrip(".?! ")
-        got = f"{_form(inputs)}, on which it fails: {why}"
+        got = f"{describe_batch(inputs)}, on which it fails: {why}"
         raise error(expected(name, "inputs the model can take", got)) from reason
 
 
@@ -208,7 +208,7 @@ def _has_tensor(inputs: Any) -> bool:
     return isinstance(inputs, Tensor) or (isinstance(inputs, Mapping | tuple) and bool(tensors_of(inputs)))
 
 
-def _form(batch: Any) -> str:
+def describe_batch(batch: Any) -> str:
     """What came, in words."""
     if isinstance(batch, Tensor):
         return f"a tensor of shape {tuple(batch.shape)}"

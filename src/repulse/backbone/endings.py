@@ -86,16 +86,16 @@ def weights_of(*layers: nn.Module) -> tuple[Float[Tensor, "K d"], Float[Tensor, 
     return torch.cat(weights, dim=1) / len(layers), torch.stack(biases).mean(dim=0)  # pyright: ignore
 
 
-def positions(values: Tensor, layer: nn.Module) -> Float[Tensor, "B P d"]:
+def flatten_positions(values: Tensor, layer: nn.Module) -> Float[Tensor, "B P d"]:
     """Inputs or outputs of a last layer with all positions on one axis, features last."""
     if not isinstance(layer, nn.Linear):
         return values.flatten(start_dim=2).transpose(1, 2)
     return values.unsqueeze(1) if values.ndim == 2 else values.flatten(start_dim=1, end_dim=-2)
 
 
-def together(inputs: Sequence[Tensor], layers: Sequence[nn.Module]) -> Float[Tensor, "B P d"]:
+def joint_features(inputs: Sequence[Tensor], layers: Sequence[nn.Module]) -> Float[Tensor, "B P d"]:
     """The features of all last layers side by side."""
-    return torch.cat([positions(value, layer) for value, layer in zip(inputs, layers, strict=True)], dim=2)
+    return torch.cat([flatten_positions(value, layer) for value, layer in zip(inputs, layers, strict=True)], dim=2)
 
 
 def pool(
@@ -127,35 +127,35 @@ def recognise(names: Sequence[str], layers: Sequence[nn.Module], ran: Sequence[C
     The layers' own formula is checked too: a hook or a wrapper may have changed what they return.
     """
     inputs, outputs = zip(*(joined for joined in ran), strict=True)
-    h = together(inputs, layers)
-    z = torch.stack([positions(value, layer) for value, layer in zip(outputs, layers, strict=True)]).mean(dim=0)
+    h = joint_features(inputs, layers)
+    z = torch.stack([flatten_positions(value, layer) for value, layer in zip(outputs, layers, strict=True)]).mean(dim=0)
     if logits.numel() != len(logits) * z.shape[-1] or len(z) != len(logits):
         return None
     weight, bias = weights_of(*layers)
-    if not equal(nn.functional.linear(h.float(), weight.float(), bias.float()).to(z.dtype), z):
+    if not nearly_equal(nn.functional.linear(h.float(), weight.float(), bias.float()).to(z.dtype), z):
         return None
     flat = logits.reshape(len(logits), -1)
     names = tuple(names)
     activations = ("none", "sigmoid") if z.shape[-1] == 1 else ("none", "log_softmax", "softmax")
     for activation in activations:
         if z.shape[1] == 1:
-            if equal(activate(activation, z[:, 0]), flat):
+            if nearly_equal(activate(activation, z[:, 0]), flat):
                 return Ending(names, "none", activation, logits.ndim == 1)
             continue
-        if equal(activate(activation, z.mean(dim=1)), flat):
+        if nearly_equal(activate(activation, z.mean(dim=1)), flat):
             return Ending(names, "mean", activation, logits.ndim == 1)
         nearest = (activate(activation, z) - flat.unsqueeze(1)).abs().amax(dim=-1).argmin(dim=1)
-        if equal(activate(activation, z[torch.arange(len(z), device=z.device), nearest]), flat):
+        if nearly_equal(activate(activation, z[torch.arange(len(z), device=z.device), nearest]), flat):
             return Ending(names, "one", activation, logits.ndim == 1)
     return None
 
 
-def follows(ending: Ending, features: Tensor, weights: tuple[Tensor, Tensor], logits: Tensor) -> bool:
+def output_follows(ending: Ending, features: Tensor, weights: tuple[Tensor, Tensor], logits: Tensor) -> bool:
     """Whether a network's output is what its last layer makes of these features."""
     weight, bias = weights
     again = activate(ending.activation, nn.functional.linear(features.detach().float(), weight.float(), bias.float()))
     coarse = min((features.dtype, weight.dtype, logits.dtype), key=lambda dtype: dtype.itemsize)
-    return equal(again.to(coarse), logits.detach().reshape(len(features), -1).to(coarse))
+    return nearly_equal(again.to(coarse), logits.detach().reshape(len(features), -1).to(coarse))
 
 
 def find_ending(ran: Sequence[tuple[str, nn.Module, Call]], logits: Tensor) -> Ending | None:
@@ -170,22 +170,22 @@ def find_ending(ran: Sequence[tuple[str, nn.Module, Call]], logits: Tensor) -> E
     return None
 
 
-def _after(outputs: Float[Tensor, "B P K"], logits: Tensor) -> str:
+def _describe_rest(outputs: Float[Tensor, "B P K"], logits: Tensor) -> str:
     """What a network does to the output of its last layer, if it is one of the usual things."""
     flat = logits.reshape(len(logits), -1)
     if outputs.shape[1] == 1 and outputs[:, 0].shape == flat.shape:
         z = outputs[:, 0]
-        if equal(z, flat):
+        if nearly_equal(z, flat):
             return "a hook or wrapper"
         for words, value in (("a ReLU", z.relu()), ("one sigmoid an output", z.sigmoid()), ("a tanh", z.tanh())):
-            if equal(value, flat):
+            if nearly_equal(value, flat):
                 return words
-        if equal(z * (flat / z).median(), flat):
+        if nearly_equal(z * (flat / z).median(), flat):
             return f"a factor of {float((flat / z).median()):.3g}"
     return "something else"
 
 
-def refuse(ran: Sequence[tuple[str, nn.Module, Call]], logits: Tensor, wanted: str | None) -> BackboneError:
+def refusal(ran: Sequence[tuple[str, nn.Module, Call]], logits: Tensor, wanted: str | None) -> BackboneError:
     """Why a network is not taken: what was found, and what to do."""
     shape = tuple(logits.shape)
     if logits.ndim > 2 and logits.numel() > len(logits) * logits.shape[1]:
@@ -202,13 +202,13 @@ def refuse(ran: Sequence[tuple[str, nn.Module, Call]], logits: Tensor, wanted: s
     if logits.numel() != len(logits) * size:
         got = f"`{name}` with {size} outputs as the last one to run, and {shape} from the model"
     else:
-        got = f"{_after(positions(outputs, layer), logits)} after `{name}`, the last one to run"
+        got = f"{_describe_rest(flatten_positions(outputs, layer), logits)} after `{name}`, the last one to run"
     hint = "name another with `last_layer`" if wanted is None else "leave out `last_layer` to have it found"
     hint = f"; let the model return the logits of that layer, or {hint}"
     return BackboneError(expected("the model's output", "that of a linear layer, or its softmax", got + hint))
 
 
-def equal(a: Tensor, b: Tensor) -> bool:
+def nearly_equal(a: Tensor, b: Tensor) -> bool:
     """Equal up to rounding, measured by the largest number: outputs of an untrained layer may all be small."""
     share = 3e-2 if a.dtype in (torch.float16, torch.bfloat16) else 1e-3
     return a.shape == b.shape and bool((a.float() - b.float()).abs().amax() <= share * b.float().abs().amax())

@@ -17,17 +17,24 @@ from torch import Tensor
 from tqdm import tqdm
 
 from repulse._finite import all_finite
-from repulse.backbone.batches import feeding, inputs_of, labelled, mark_of, size_of, to_device
+from repulse.backbone.batches import (
+    explaining_failures,
+    fast_digest_of,
+    inputs_and_targets,
+    inputs_of,
+    size_of,
+    to_device,
+)
 from repulse.backbone.fingerprint import architecture_of, settings_of, weights_of
-from repulse.backbone.pace import Pace
+from repulse.backbone.memory_format import MemoryFormatChooser
 from repulse.backbone.ranks import AnyStore, Ranks, SharedStore
-from repulse.backbone.reading import bar, first_batch, length_of, mixed, passes
+from repulse.backbone.reading import bar, derived_seed, first_batch, length_of, passes
 from repulse.backbone.split import Backbone
 from repulse.backbone.store import MEMORY_LIMIT, CachedStore, Store, locked
 from repulse.errors import CacheError, DataError, RepulsionError, expected
 from repulse.repulsion import Source
 
-HALVES = (torch.float16, torch.bfloat16)
+HALF_TYPES = (torch.float16, torch.bfloat16)
 
 
 @dataclass(frozen=True)
@@ -46,7 +53,7 @@ class Features:
 
 
 @dataclass(frozen=True)
-class _Plan:
+class _Extraction:
     """What a pass needs to know besides its data."""
 
     backbone: Backbone
@@ -58,7 +65,7 @@ class _Plan:
     cache: Path | None
     kept: torch.dtype | None
     limit: int
-    pace: Pace
+    pace: MemoryFormatChooser
     ranks: Ranks
 
 
@@ -103,24 +110,24 @@ def compute_features(
     folder = None if cache is None else Path(cache)
     ranks = Ranks(device, backbone.width)
     batches = length_of(data)
-    pace = Pace(backbone, None if batches is None else batches * augmentations // ranks.size)
+    pace = MemoryFormatChooser(backbone, None if batches is None else batches * augmentations // ranks.size)
     progress = progress and ranks.rank == 0
     if progress and ranks.size > 1:
         tqdm.write(f"repulse: waiting for all {ranks.size} processes, which share the work", file=sys.stderr)
-    plan = _Plan(
+    plan = _Extraction(
         backbone, device, samples, seed, augmentations, progress, folder, cache_dtype, memory_limit, pace, ranks
     )
     with ExitStack() as stack:
         if folder is not None:
-            ranks.told(partial(_lock, stack, folder))
+            ranks.from_first_process(partial(_lock, stack, folder))
         train, made = _training_pass(plan, data, repulsion if isinstance(repulsion, Source) else None, stack)
         features, targets = train.finish()
-        features, targets = _restored(plan, features), _placed(plan, targets)
+        features, targets = _for_fit(plan, features), _on_device(plan, targets)
         elsewhere = None
         if made is not None:
-            elsewhere = _restored(plan, made.finish()[0])[:samples]
+            elsewhere = _for_fit(plan, made.finish()[0])[:samples]
         elif isinstance(repulsion, Tensor):
-            elsewhere = _ready(repulsion, features, cache_dtype)
+            elsewhere = _given_features(repulsion, features, cache_dtype)
         elif repulsion is not None:
             elsewhere = _repulsion_pass(plan, repulsion, stack)  # pyright: ignore[reportArgumentType]
     return Features(features, targets, None if elsewhere is None else elsewhere.to(features.device))
@@ -132,10 +139,10 @@ def _lock(stack: ExitStack, folder: Path) -> int:
 
 
 def _training_pass(
-    plan: _Plan, data: Iterable[Any], source: Source | None, stack: ExitStack
+    plan: _Extraction, data: Iterable[Any], source: Source | None, stack: ExitStack
 ) -> tuple[AnyStore, AnyStore | None]:
     """Features and targets of the data and, drawn from it, of a source's samples."""
-    about, like = _about(plan, data)
+    about, like = _fingerprint_of_data(plan, data)
     train = _store(plan, "train", about, like, stack)
     made = None
     if source is not None:
@@ -149,9 +156,9 @@ def _training_pass(
     largest = 0
     batches = stack.enter_context(closing(passes(data, plan.augmentations, plan.seed, plan.device)))
     for i, batch in enumerate(bar(batches, "features", total, plan.progress)):
-        inputs, target = labelled(batch, i)
+        inputs, target = inputs_and_targets(batch, i)
         size = size_of(inputs)
-        key = "" if plan.cache is None else mark_of(inputs, target)
+        key = "" if plan.cache is None else fast_digest_of(inputs, target)
         if not train.complete and not train.covers(key):
             work = partial(_features, plan, plan.pace, inputs, f"batch {i} of `data`", DataError)
             plan.ranks.share(i, train, key, work, size, target.to(plan.device))
@@ -161,7 +168,7 @@ def _training_pass(
             rows = made.rows + plan.ranks.waiting(made)
             alone = size == 1 < largest and rows > 0  # sources may need company
             if wanted > rows and not alone and not made.covers(key):
-                plan.ranks.share(i, made, key, partial(_drawn, plan, source, inputs, i), size)
+                plan.ranks.share(i, made, key, partial(_source_features, plan, source, inputs, i), size)
         if (i + 1) % plan.ranks.size == 0:
             plan.ranks.exchange()
     plan.ranks.exchange()
@@ -170,12 +177,12 @@ def _training_pass(
     return train, made
 
 
-def _about(plan: _Plan, data: Iterable[Any]) -> tuple[dict[str, Any] | None, tuple[Tensor, ...]]:
+def _fingerprint_of_data(plan: _Extraction, data: Iterable[Any]) -> tuple[dict[str, Any] | None, tuple[Tensor, ...]]:
     """For a folder, what the data is like, and rows as it will keep them; other processes must see the same data."""
     if plan.cache is None and plan.ranks.size == 1:
         return None, ()
-    inputs, target = labelled(first_batch(data, plan.seed), 0)
-    seen, batches = mark_of(inputs, target), length_of(data)
+    inputs, target = inputs_and_targets(first_batch(data, plan.seed), 0)
+    seen, batches = fast_digest_of(inputs, target), length_of(data)
     plan.ranks.check_same(seen, batches)
     if plan.cache is None:
         return None, ()
@@ -184,7 +191,7 @@ def _about(plan: _Plan, data: Iterable[Any]) -> tuple[dict[str, Any] | None, tup
     return about, (features, target)
 
 
-def _repulsion_pass(plan: _Plan, repulsion: Iterable[Any], stack: ExitStack) -> Tensor:
+def _repulsion_pass(plan: _Extraction, repulsion: Iterable[Any], stack: ExitStack) -> Tensor:
     """Features of the first batches of a repulsion loader."""
     several, batches = plan.backbone.several, length_of(repulsion)
     with closing(passes(repulsion, 1, plan.seed, plan.device)) as read:
@@ -193,7 +200,7 @@ def _repulsion_pass(plan: _Plan, repulsion: Iterable[Any], stack: ExitStack) -> 
             raise RepulsionError(expected("repulsion", "at least one batch", "none"))
         inputs = inputs_of(first, "batch 0 of `repulsion`", RepulsionError, several)
         about, like = None, ()
-        seen = "" if plan.cache is None and plan.ranks.size == 1 else mark_of(inputs)
+        seen = "" if plan.cache is None and plan.ranks.size == 1 else fast_digest_of(inputs)
         plan.ranks.check_same(seen, batches, "repulsion")
         if plan.cache is not None:
             about = {"batches": batches, "first": seen, "samples": plan.samples, "seed": plan.seed}
@@ -204,7 +211,7 @@ def _repulsion_pass(plan: _Plan, repulsion: Iterable[Any], stack: ExitStack) -> 
             for i, batch in enumerate(bar(everything, "repulsion features", batches, plan.progress)):
                 name = f"batch {i} of `repulsion`"
                 inputs = inputs_of(batch, name, RepulsionError, several)
-                key = "" if plan.cache is None else mark_of(inputs)
+                key = "" if plan.cache is None else fast_digest_of(inputs)
                 if not store.covers(key):
                     work = partial(_features, plan, plan.pace, inputs, name, RepulsionError)
                     plan.ranks.share(i, store, key, work, size_of(inputs))
@@ -213,10 +220,12 @@ def _repulsion_pass(plan: _Plan, repulsion: Iterable[Any], stack: ExitStack) -> 
                 if store.rows + plan.ranks.waiting(store) >= plan.samples:
                     break
             plan.ranks.exchange()
-    return _restored(plan, store.finish()[0])[: plan.samples]
+    return _for_fit(plan, store.finish()[0])[: plan.samples]
 
 
-def _store(plan: _Plan, name: str, about: dict[str, Any] | None, like: Sequence[Tensor], stack: ExitStack) -> AnyStore:
+def _store(
+    plan: _Extraction, name: str, about: dict[str, Any] | None, like: Sequence[Tensor], stack: ExitStack
+) -> AnyStore:
     folder, backbone = plan.cache, plan.backbone
 
     def kept(folder: Path) -> CachedStore:
@@ -240,9 +249,11 @@ def _store(plan: _Plan, name: str, about: dict[str, Any] | None, like: Sequence[
 
 
 @torch.no_grad()  # not in inference mode: what a network remembers of a pass, its owner may want to train with
-def _features(plan: _Plan, network: Callable[[Any], Tensor], inputs: Any, name: str, error: type[DataError]) -> Tensor:
+def _features(
+    plan: _Extraction, network: Callable[[Any], Tensor], inputs: Any, name: str, error: type[DataError]
+) -> Tensor:
     """Features as they are kept."""
-    with feeding(inputs, name, error):
+    with explaining_failures(inputs, name, error):
         features = network(to_device(inputs, plan.device))
     if not all_finite(features):
         raise error(expected(f"the features of {name}", "finite", "NaN or infinite values"))
@@ -255,26 +266,26 @@ def _features(plan: _Plan, network: Callable[[Any], Tensor], inputs: Any, name: 
     return half
 
 
-def _drawn(plan: _Plan, source: Source, inputs: Any, i: int) -> Tensor:
+def _source_features(plan: _Extraction, source: Source, inputs: Any, i: int) -> Tensor:
     """Features of the samples that a source makes from batch i."""
-    generator = torch.Generator().manual_seed(mixed(plan.seed, i))
+    generator = torch.Generator().manual_seed(derived_seed(plan.seed, i))
     samples = source.sample_inputs(to_device(inputs, plan.device), generator)
     return _features(plan, plan.pace, samples, f"samples of {source}", RepulsionError)
 
 
-def _restored(plan: _Plan, features: Tensor) -> Tensor:
+def _for_fit(plan: _Extraction, features: Tensor) -> Tensor:
     """Features for the fit: in single precision, unless they are too many to be anywhere but in their file."""
     if features.dtype == plan.kept and 2 * features.nbytes <= plan.limit:
         features = features.float()
-    return _placed(plan, features)
+    return _on_device(plan, features)
 
 
-def _placed(plan: _Plan, column: Tensor) -> Tensor:
+def _on_device(plan: _Extraction, column: Tensor) -> Tensor:
     """Rows where the fit runs, if they fit there; what is mapped from a file is not copied."""
     return column if column.device == plan.device or column.nbytes > plan.limit else column.to(plan.device)
 
 
-def _ready(repulsion: Tensor, like: Tensor, kept: torch.dtype | None) -> Tensor:
+def _given_features(repulsion: Tensor, like: Tensor, kept: torch.dtype | None) -> Tensor:
     if repulsion.ndim != 2 or repulsion.shape[1] != like.shape[1]:
         wanted = f"ready features of shape (samples, {like.shape[1]}); wrap inputs in a list, `[inputs]`"
         raise RepulsionError(expected("repulsion", wanted, f"a tensor of shape {tuple(repulsion.shape)}"))
@@ -284,7 +295,7 @@ def _ready(repulsion: Tensor, like: Tensor, kept: torch.dtype | None) -> Tensor:
 def _check_kept(cache: str | Path | None, cache_dtype: torch.dtype | None) -> None:
     if cache_dtype is None:
         return
-    if cache_dtype not in HALVES:
+    if cache_dtype not in HALF_TYPES:
         raise CacheError(expected("cache_dtype", "torch.float16, torch.bfloat16 or None", repr(cache_dtype)))
     if cache is None:
         raise CacheError(expected("cache", "a folder, if there is a `cache_dtype`", None))

@@ -17,11 +17,11 @@ from torch import Tensor
 from torch import distributed as dist
 
 from repulse._mapped import map_file
-from repulse.backbone.store import CachedStore, Store, explained
+from repulse.backbone.store import CachedStore, Store, explaining_disk_errors
 from repulse.errors import CacheError, DataError, RepulseError, expected
 
-KINDS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
-MOST = 2
+DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+MAX_WORK = 2
 """Pieces of work that a batch makes at most: its own features, and those of repulsion samples drawn from it."""
 
 FAILED = -1
@@ -61,7 +61,7 @@ class Ranks:
         self.rank = dist.get_rank() if together else 0
         self.size = dist.get_world_size() if together else 1
         self.device, self.width = device, width
-        self.wire = torch.device("cpu") if together and dist.get_backend() == "gloo" else device
+        self.link = torch.device("cpu") if together and dist.get_backend() == "gloo" else device
         self.round: list[_Work] = []
 
     def share(
@@ -87,22 +87,27 @@ class Ranks:
             mine = [work.compute() for work in self.round if work.compute is not None]
         except BaseException as error:  # the others must not wait for ever
             failure = error
-        lengths = [*map(len, mine), 0, 0][:MOST]
-        told = self._gathered([FAILED if failure else KINDS.index(mine[0].dtype) if mine else 0, *lengths])
-        self._check(failure, [r for r, (state, *_) in enumerate(told) if state == FAILED])
+        lengths = [*map(len, mine), 0, 0][:MAX_WORK]
+        from_first_process = self._gathered(
+            [FAILED if failure else DTYPES.index(mine[0].dtype) if mine else 0, *lengths]
+        )
+        self._check(failure, [r for r, (state, *_) in enumerate(from_first_process) if state == FAILED])
         rows = torch.zeros(
-            max(sum(sizes) for _, *sizes in told), self.width, dtype=KINDS[max(t[0] for t in told)], device=self.wire
+            max(sum(sizes) for _, *sizes in from_first_process),
+            self.width,
+            dtype=DTYPES[max(t[0] for t in from_first_process)],
+            device=self.link,
         )
         if mine:
             rows[: sum(lengths)] = torch.cat(mine)
-        found = [torch.empty_like(rows) for _ in told]
+        found = [torch.empty_like(rows) for _ in from_first_process]
         dist.all_gather(found, rows)
-        parts = [list(found[r][: sum(sizes)].split(sizes)) for r, (_, *sizes) in enumerate(told)]
+        parts = [list(found[r][: sum(sizes)].split(sizes)) for r, (_, *sizes) in enumerate(from_first_process)]
         for work in self.round:
             work.store.append(work.key, parts[work.owner].pop(0).to(self.device), *work.others)
         self.round.clear()
 
-    def told(self, find: Callable[[], int]) -> int:
+    def from_first_process(self, find: Callable[[], int]) -> int:
         """What the first process finds, in all of them."""
         if self.size == 1:
             return find()
@@ -112,7 +117,7 @@ class Ranks:
                 answer[1] = find()
             except BaseException as error:
                 answer[0], failure = FAILED, error
-        message = torch.tensor(answer, device=self.wire)
+        message = torch.tensor(answer, device=self.link)
         dist.broadcast(message, 0)
         state, found = message.tolist()
         self._check(failure, [0] if state == FAILED else [])
@@ -120,20 +125,20 @@ class Ranks:
 
     def all_done(self, failure: RepulseError | None) -> None:
         """Wait until all have come as far; raise what went wrong here, or say where it did."""
-        told = self._gathered([FAILED if failure else 0])
-        self._check(failure, [r for r, (state,) in enumerate(told) if state == FAILED])
+        from_first_process = self._gathered([FAILED if failure else 0])
+        self._check(failure, [r for r, (state,) in enumerate(from_first_process) if state == FAILED])
 
     def check_same(self, mark: str, batches: int | None, name: str = "data") -> None:
         """Refuse data of which processes see other batches, given a mark of the first."""
         if self.size == 1:
             return
-        told = self._gathered([int(mark[:14], 16), -1 if batches is None else batches])
-        if any(other != told[0] for other in told):
+        from_first_process = self._gathered([int(mark[:14], 16), -1 if batches is None else batches])
+        if any(other != from_first_process[0] for other in from_first_process):
             got = "different ones; leave out a DistributedSampler, the work is shared out here"
             raise DataError(expected(name, f"the same batches in all {self.size} processes", got))
 
     def _gathered(self, numbers: Sequence[int]) -> list[list[int]]:
-        mine = torch.tensor(numbers, device=self.wire)
+        mine = torch.tensor(numbers, device=self.link)
         found = [torch.empty_like(mine) for _ in range(self.size)]
         dist.all_gather(found, mine)
         return [numbers.tolist() for numbers in found]
@@ -170,7 +175,7 @@ class SharedStore:
             self.store = make()
             return int(self.store.complete)
 
-        self.complete = bool(ranks.told(begin))
+        self.complete = bool(ranks.from_first_process(begin))
 
     def covers(self, key: str) -> bool:
         def rows_then() -> int:
@@ -178,7 +183,7 @@ class SharedStore:
             return self.store.rows if self.store.covers(key) else 0
 
         if self.behind:
-            found = self.ranks.told(rows_then)
+            found = self.ranks.from_first_process(rows_then)
             self.rows, self.behind = found or self.rows, found > 0
         return self.behind
 
@@ -195,7 +200,7 @@ class SharedStore:
             columns.extend(self.store.finish())
             return len(columns[0])
 
-        rows, failure = self.ranks.told(end), None
+        rows, failure = self.ranks.from_first_process(end), None
         try:
             columns = columns or [self._mapped(*one) for one in zip(self.files, [rows] * 2, self.like, strict=False)]
         except CacheError as error:
@@ -209,7 +214,7 @@ class SharedStore:
 
     def _mapped(self, path: Path, rows: int, like: Tensor) -> Tensor:
         shape = like.shape[1:]
-        with explained(path.parent):
+        with explaining_disk_errors(path.parent):
             if path.exists() and path.stat().st_size == rows * shape.numel() * like.itemsize:
                 return map_file(path, rows, shape, like.dtype)
         got = f"{path.parent}, which process {self.ranks.rank} does not see as the first one does"

@@ -20,7 +20,7 @@ from repulse.errors import DataError, expected
 
 def first_batch(data: Iterable[Any], seed: int) -> Any:
     """The first batch of the data, as the pass will see it."""
-    with steady(data, seed):
+    with fixed_random_state(data, seed):
         for batch in data:
             return batch
     raise DataError(expected("data", "at least one batch", "none"))
@@ -29,12 +29,12 @@ def first_batch(data: Iterable[Any], seed: int) -> Any:
 def passes(data: Iterable[Any], times: int, seed: int, device: torch.device) -> Generator[Any]:
     """All batches, several times over, for a network on a device."""
     for number in range(times):
-        with steady(data, seed + number):
-            yield from ahead(data, device)
+        with fixed_random_state(data, seed + number):
+            yield from read_ahead(data, device)
 
 
 @contextmanager
-def steady(data: Iterable[Any], seed: int) -> Iterator[None]:
+def fixed_random_state(data: Iterable[Any], seed: int) -> Iterator[None]:
     """Inside, a loader that shuffles or augments does so as the seed says; outside, all random states are as before."""
     parts = [data, getattr(data, "sampler", None), getattr(data, "batch_sampler", None)]
     parts.append(getattr(parts[-1], "sampler", None))
@@ -44,9 +44,9 @@ def steady(data: Iterable[Any], seed: int) -> Iterator[None]:
     python, numbers = random.getstate(), np.random.get_state()  # noqa: NPY002
     try:
         for generator in generators:
-            generator.manual_seed(mixed(seed, -1))
-        random.seed(mixed(seed, -1))
-        np.random.seed(mixed(seed, -1) % 2**32)  # noqa: NPY002
+            generator.manual_seed(derived_seed(seed, -1))
+        random.seed(derived_seed(seed, -1))
+        np.random.seed(derived_seed(seed, -1) % 2**32)  # noqa: NPY002
         yield
     finally:
         for generator, state in zip(generators, states, strict=True):
@@ -55,7 +55,7 @@ def steady(data: Iterable[Any], seed: int) -> Iterator[None]:
         np.random.set_state(numbers)  # noqa: NPY002
 
 
-def mixed(seed: int, i: int) -> int:
+def derived_seed(seed: int, i: int) -> int:
     """A seed for batch i."""
     return int.from_bytes(hashlib.blake2b(f"{seed}/{i}".encode(), digest_size=7).digest(), "big")
 
@@ -73,7 +73,7 @@ def bar(data: Iterable[Any], name: str, total: int | None, progress: bool) -> It
     return tqdm(data, desc=name, total=total, unit="batch", delay=2.0, disable=not progress, leave=False)
 
 
-def ahead(batches: Iterable[Any], device: torch.device) -> Generator[Any]:
+def read_ahead(batches: Iterable[Any], device: torch.device) -> Generator[Any]:
     """The same batches, the next of which is read while a GPU computes.
 
     Where the network runs on the CPU that gains nothing: it keeps all cores busy, and reading would only take them

@@ -12,23 +12,32 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from repulse._modes import evaluating
-from repulse.backbone.batches import call, channels_last, logits_of, map_tensors, mask_of, shorten, size_of, tensors_of
+from repulse.backbone.batches import (
+    call,
+    channels_last,
+    first_samples,
+    logits_of,
+    map_tensors,
+    mask_of,
+    size_of,
+    tensors_of,
+)
 from repulse.backbone.endings import (
     Call,
     Ending,
     find_ending,
-    follows,
+    flatten_positions,
     is_last_layer,
+    joint_features,
+    output_follows,
     pool,
-    positions,
-    refuse,
-    together,
+    refusal,
     weights_of,
 )
 from repulse.backbone.taps import Ran, Tap, find_taps, fits, layout_of, named_taps, tensor_in
 from repulse.errors import BackboneError, expected
 
-FEW = 8
+PROBE_SAMPLES = 8
 """Samples of a batch that are enough to see how a network runs."""
 
 
@@ -123,8 +132,8 @@ class Backbone(nn.Module):
             if name not in ends and name not in read:
                 raise BackboneError(expected("model", f"one that runs `{name}`", "a pass without it"))
         inputs, outputs = zip(*(ends[name] for name in self.ending.layers), strict=True)
-        pooled = pool(self.ending, together(inputs, layers), positions(outputs[0], layers[0]), logits)
-        if not follows(self.ending, pooled, self.weights, logits):
+        pooled = pool(self.ending, joint_features(inputs, layers), flatten_positions(outputs[0], layers[0]), logits)
+        if not output_follows(self.ending, pooled, self.weights, logits):
             wanted = f"that of {self.ending} as in the first batch"
             raise BackboneError(expected("the model's output", wanted, "something else; it depends on more than that"))
         if not self.taps:
@@ -147,7 +156,7 @@ def split(
         BackboneError: no linear layer computes the output, or the model is not a function of its input.
     """
     model = unwrap(model)
-    few = shorten(batch, FEW)
+    few = first_samples(batch, PROBE_SAMPLES)
     names = dict(model.named_modules())
     if last_layer is not None and not isinstance(last_layer, str):
         got = f"a {type(last_layer).__name__}"
@@ -184,7 +193,7 @@ def split(
     if logits.ndim == 0 or len(logits) != size:
         got = f"shape {tuple(logits.shape)}"
         raise BackboneError(expected("model(batch)", f"one output for each of {size} inputs", got))
-    fewer = shorten(few, max(size - 1, 1))
+    fewer = first_samples(few, max(size - 1, 1))
     again = _watched(model, names, watch_size, fewer)
     _check_repeats(logits, again)
     if len(sizes) == len(ran):  # samples come first in what gives fewer for fewer inputs
@@ -193,7 +202,7 @@ def split(
         ran = [r for r in ran if r.left[0] == size]
     ending = find_ending(ends, logits)
     if ending is None:
-        raise refuse(ends, logits, last_layer)
+        raise refusal(ends, logits, last_layer)
     backbone = Backbone(model, ending, several=len(few) if isinstance(few, tuple) and len(few) > 1 else None)
     with torch.no_grad():
         backbone(few)  # which checks that the layer does not run again after it made the output

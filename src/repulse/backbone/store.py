@@ -131,10 +131,10 @@ class CachedStore:
             "columns": [[str(dtype), list(shape)] for dtype, shape in self.kinds],
             **fingerprint,
         }
-        with self._explained():
+        with self._explaining():
             self._check_fingerprint(json.loads(json.dumps(written)))
             self._read_journal()
-            self._keep(len(self.lines))
+            self._truncate(len(self.lines))
 
     def covers(self, key: str) -> bool:
         if self.cursor < len(self.lines):
@@ -142,13 +142,13 @@ class CachedStore:
                 self.rows += self.lines[self.cursor]["rows"]
                 self.cursor += 1
                 return True
-            self._say(f"its batch {self.cursor} is of other data")
-            with self._explained():
-                self._keep(self.cursor)
+            self._warn_recomputed(f"its batch {self.cursor} is of other data")
+            with self._explaining():
+                self._truncate(self.cursor)
         return False
 
     def append(self, key: str, *columns: Tensor) -> None:
-        with self._explained():
+        with self._explaining():
             digest = hashlib.blake2b(digest_size=16)
             for file, column, (dtype, shape) in zip(self.open, columns, self.kinds, strict=True):
                 if tuple(column.shape[1:]) != shape:
@@ -167,9 +167,9 @@ class CachedStore:
             self.cursor += 1
 
     def finish(self) -> list[Tensor]:
-        with self._explained():
+        with self._explaining():
             if not self.complete:
-                self._keep(self.cursor)  # what an earlier, longer build may have left
+                self._truncate(self.cursor)  # what an earlier, longer build may have left
                 self._log({"complete": len(self.lines)})
                 self.complete = True
             rows = sum(line["rows"] for line in self.lines)
@@ -203,9 +203,9 @@ class CachedStore:
             changed = [reason for key, reason in REASONS.items() if found.get(key) != written.get(key)]
             if not changed and "function" in found:
                 changed = ["the network makes something else of the first batch"]
-            self._say(" and ".join(changed) or "its fingerprint is unreadable")
+            self._warn_recomputed(" and ".join(changed) or "its fingerprint is unreadable")
         elif found is not None:
-            self._say("its fingerprint is unreadable")
+            self._warn_recomputed("its fingerprint is unreadable")
         for stale in (path, self.journal, *self.files):  # unlinked, not overwritten: others may be reading them
             stale.unlink(missing_ok=True)
         write_whole(path, json.dumps(written, indent=1, sort_keys=True) + "\n")
@@ -215,7 +215,7 @@ class CachedStore:
         if not self.journal.exists() or not all(path.exists() for path in self.files):
             return
         self.shared = '{"complete"' in self.journal.read_text(errors="replace")
-        sizes = [dtype.itemsize * _count(shape) for dtype, shape in self.kinds]
+        sizes = [dtype.itemsize * _product(shape) for dtype, shape in self.kinds]
         files = [path.open("rb") for path in self.files]
         try:
             for text in self.journal.read_text(errors="replace").splitlines():
@@ -231,14 +231,14 @@ class CachedStore:
                 except (ValueError, KeyError, TypeError):
                     return  # a line cut short by a kill
                 if not good:
-                    self._say(f"what it holds of batch {len(self.lines)} is damaged")
+                    self._warn_recomputed(f"what it holds of batch {len(self.lines)} is damaged")
                     return
                 self.lines.append(line)
         finally:
             for file in files:
                 file.close()
 
-    def _keep(self, batches: int) -> None:
+    def _truncate(self, batches: int) -> None:
         """Forget all but the first batches, on disk too, and be ready to append."""
         self.close()
         self.open = []
@@ -248,10 +248,10 @@ class CachedStore:
         self.complete = False
         del self.lines[batches:]
         rows = sum(line["rows"] for line in self.lines)
-        write_whole(self.journal, "".join(_line(line) for line in self.lines))
+        write_whole(self.journal, "".join(_json_line(line) for line in self.lines))
         for path, (dtype, shape) in zip(self.files, self.kinds, strict=True):
             path.touch()
-            size = rows * dtype.itemsize * _count(shape)
+            size = rows * dtype.itemsize * _product(shape)
             if self.shared and path.stat().st_size > size:  # others may be reading it: leave them what they have
                 with path.open("rb") as whole:
                     write_whole(path, whole.read(size))
@@ -262,22 +262,22 @@ class CachedStore:
 
     def _log(self, line: dict[str, Any]) -> None:
         with self.journal.open("a") as journal:
-            journal.write(_line(line))
+            journal.write(_json_line(line))
 
-    def _say(self, why: str) -> None:
+    def _warn_recomputed(self, why: str) -> None:
         where = f"{self.folder / self.name}"
         warnings.warn(f"The features kept in {where} are computed anew: {why}.", CacheWarning, stacklevel=2)
 
     @contextmanager
-    def _explained(self) -> Iterator[None]:
-        with explained(self.folder):
+    def _explaining(self) -> Iterator[None]:
+        with explaining_disk_errors(self.folder):
             yield
 
 
 @contextmanager
 def locked(folder: Path) -> Iterator[Path]:
     """A folder for this process alone, made if need be; waits for a process that has it."""
-    with explained(folder):
+    with explaining_disk_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
         lock = FileLock(folder / "lock")
         try:
@@ -292,7 +292,7 @@ def locked(folder: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def explained(folder: Path) -> Iterator[None]:
+def explaining_disk_errors(folder: Path) -> Iterator[None]:
     """What the file system refuses becomes an error that names the folder."""
     try:
         yield
@@ -305,11 +305,11 @@ def explained(folder: Path) -> Iterator[None]:
         ) from reason
 
 
-def _line(line: dict[str, Any]) -> str:
+def _json_line(line: dict[str, Any]) -> str:
     return json.dumps(line, sort_keys=True) + "\n"
 
 
-def _count(shape: tuple[int, ...]) -> int:
+def _product(shape: tuple[int, ...]) -> int:
     count = 1
     for side in shape:
         count *= side

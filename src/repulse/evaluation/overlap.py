@@ -15,7 +15,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from repulse.backbone.batches import inputs_of, is_several, size_of, tensors_of
+from repulse.backbone.batches import are_separate_inputs, inputs_of, size_of, tensors_of
 from repulse.errors import DataError, expected
 
 PROJECTIONS = 16
@@ -50,7 +50,7 @@ def batches_of(samples: Any, name: str, several: int | None = None) -> Iterator[
     If the model takes `several` tensors side by side, that many in a tuple are the inputs of one batch.
     """
     if isinstance(samples, Tensor) or (
-        isinstance(samples, tuple) and (is_several(samples, several) or not _is_split(samples))
+        isinstance(samples, tuple) and (are_separate_inputs(samples, several) or not _is_split(samples))
     ):
         batches: Iterable[Any] = [samples]
     elif isinstance(samples, Mapping):

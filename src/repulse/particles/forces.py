@@ -7,7 +7,7 @@ pulled back through the training batch and the repulsion through the repulsion b
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, get_args
 
 import torch
 from jaxtyping import Float
@@ -16,7 +16,7 @@ from torch import Tensor
 from repulse.errors import DataError, check_choice, check_number, expected
 from repulse.particles.kernels import Pairs, evaluate
 from repulse.particles.rules import DIRECTIONS
-from repulse.recipe import BANDWIDTHS, COMPARE, KERNELS, ON, RULES
+from repulse.recipe import Bandwidth, Comparison, Kernel, OutputSpace, Rule
 
 
 class _Repulsion(torch.autograd.Function):
@@ -90,11 +90,11 @@ def repel(
 def repulsion(
     outputs: Float[Tensor, "n ..."],
     *,
-    on: str = "logits",
-    rule: str = "kde",
-    kernel: str = "rbf",
-    bandwidth: str | float = "median",
-    compare: str = "jointly",
+    on: OutputSpace = "logits",
+    rule: Rule = "kde",
+    kernel: Kernel = "rbf",
+    bandwidth: Bandwidth | float = "median",
+    compare: Comparison = "jointly",
 ) -> Float[Tensor, ""]:
     """Repulsion between n particles, as a loss to add to a training loop of your own.
 
@@ -118,8 +118,8 @@ def repulsion(
         compare: "jointly", one kernel over the whole batch, as in the paper; or "pointwise", one kernel a sample (the
             second axis), averaged: then heads must differ on every sample, not only on the easiest ones.
     """
-    check_choice("rule", rule, RULES)
-    check_choice("compare", compare, COMPARE)
+    check_choice("rule", rule, get_args(Rule))
+    check_choice("compare", compare, get_args(Comparison))
     _check(outputs, on, kernel, bandwidth)
     loss, _ = repel(in_space(outputs, on), rule, kernel, bandwidth, compare)
     return loss
@@ -128,9 +128,9 @@ def repulsion(
 def kernel_matrix(
     outputs: Float[Tensor, "n ..."],
     *,
-    on: str = "logits",
-    kernel: str = "rbf",
-    bandwidth: str | float = "median",
+    on: OutputSpace = "logits",
+    kernel: Kernel = "rbf",
+    bandwidth: Bandwidth | float = "median",
 ) -> Float[Tensor, "n n"]:
     """Kernel values between n particles, without gradient: how much they feel each other. Arguments as `repulsion`."""
     _check(outputs, on, kernel, bandwidth)
@@ -138,10 +138,10 @@ def kernel_matrix(
 
 
 def _check(outputs: Tensor, on: str, kernel: str, bandwidth: str | float) -> None:
-    check_choice("on", on, ON)
-    check_choice("kernel", kernel, KERNELS)
+    check_choice("on", on, get_args(OutputSpace))
+    check_choice("kernel", kernel, get_args(Kernel))
     if isinstance(bandwidth, str):
-        check_choice("bandwidth", bandwidth, BANDWIDTHS)
+        check_choice("bandwidth", bandwidth, get_args(Bandwidth))
     else:
         check_number("bandwidth", bandwidth, positive=True)
     tensor = isinstance(outputs, Tensor)

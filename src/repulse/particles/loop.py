@@ -11,18 +11,18 @@ from jaxtyping import Float
 from torch import Tensor
 from tqdm import tqdm
 
-from repulse._mapped import PIECE
-from repulse.particles.fast.step import Closed, has_closed_form
+from repulse._mapped import MAX_ELEMENTS
+from repulse.particles.fast.step import ClosedFormStep, has_closed_form
+from repulse.particles.fit_data import FitData, StepDiagnostics, StepResult, identity
 from repulse.particles.forces import gaussian_process_prior, mix_driving, repel
 from repulse.particles.heads import Particles
 from repulse.particles.history import Epoch
 from repulse.particles.kernels import Pairs, mean_off_diagonal
 from repulse.particles.pool import Pool, batches
-from repulse.particles.problem import Measured, Problem, Taken, as_it_is
 from repulse.particles.tasks import Task
 from repulse.recipe import Recipe
 
-LEAST_EPOCHS, LEAST_STEPS = 3, 2000
+MIN_EPOCHS, MIN_STEPS = 3, 2000
 """How long a fit takes if the recipe does not say: so many passes over the data, and so many steps, at least."""
 
 
@@ -48,7 +48,7 @@ class Forces:
 
 def optimise(
     particles: Particles,
-    problem: Problem,
+    data: FitData,
     recipe: Recipe,
     progress: bool,
     *,
@@ -60,18 +60,18 @@ def optimise(
         DivergedError: when the loss or a parameter is no longer finite; the particles are then as after the last good
             epoch.
     """
-    steps = max(problem.size // recipe.batch_size, 1)
-    epochs = recipe.epochs or max(LEAST_EPOCHS, math.ceil(LEAST_STEPS / steps))
-    pool = Pool(problem.x, problem.y, problem.prepare, recipe.batch_size)
-    problem = replace(problem, x=pool.x, y=pool.y, prepare=as_it_is, samples=problem.size)
-    kind = Closed if not autograd and has_closed_form(particles) else Autograd
-    with torch.inference_mode(kind is Closed):  # where operations need not look after gradients
-        stepper = kind(particles, problem, recipe)  # pyright: ignore[reportArgumentType]
-        loop = _Loop(stepper, particles.count, pool, problem, recipe, steps, steps * epochs)
+    steps = max(data.size // recipe.batch_size, 1)
+    epochs = recipe.epochs or max(MIN_EPOCHS, math.ceil(MIN_STEPS / steps))
+    pool = Pool(data.x, data.y, data.prepare, recipe.batch_size)
+    data = replace(data, x=pool.x, y=pool.y, prepare=identity, samples=data.size)
+    kind = ClosedFormStep if not autograd and has_closed_form(particles) else AutogradStep
+    with torch.inference_mode(kind is ClosedFormStep):  # where operations need not look after gradients
+        stepper = kind(particles, data, recipe)  # pyright: ignore[reportArgumentType]
+        loop = _FitLoop(stepper, particles.count, pool, data, recipe, steps, steps * epochs)
         return _run(particles, loop, epochs, progress)
 
 
-def _run(particles: Particles, loop: _Loop, epochs: int, progress: bool) -> tuple[Epoch, ...]:
+def _run(particles: Particles, loop: _FitLoop, epochs: int, progress: bool) -> tuple[Epoch, ...]:
     """All epochs, after each of which the particles are kept if they are good."""
     history: list[Epoch] = []
     good = {name: value.clone() for name, value in particles.state_dict().items()}
@@ -93,28 +93,28 @@ def _run(particles: Particles, loop: _Loop, epochs: int, progress: bool) -> tupl
     return tuple(history)
 
 
-class _Loop:
+class _FitLoop:
     """Batches and step counter of one fit."""
 
     def __init__(
         self,
-        stepper: Closed | Autograd,
+        stepper: ClosedFormStep | AutogradStep,
         heads: int,
         pool: Pool,
-        problem: Problem,
+        data: FitData,
         recipe: Recipe,
         steps: int,
         total: int,
     ) -> None:
-        self.stepper, self.heads, self.problem, self.recipe = stepper, heads, problem, recipe
+        self.stepper, self.heads, self.data, self.recipe = stepper, heads, data, recipe
         self.steps, self.total, self.step = steps, total, 0
-        self.strength = recipe.strength_for(getattr(problem.task, "classes", None))
+        self.strength = recipe.strength_for(data.task.class_count)
         self.batches = pool.batches(torch.Generator().manual_seed(recipe.seed))
         self.repulsion_batches = None
-        if problem.repulsion is not None:
-            size = len(problem.repulsion)
+        if data.repulsion is not None:
+            size = len(data.repulsion)
             own = torch.Generator().manual_seed(recipe.seed + 1)  # so that repelling does not reorder the training data
-            self.repulsion_batches = batches(size, recipe.repulsion_batch_size, own, problem.x.device)
+            self.repulsion_batches = batches(size, recipe.repulsion_batch_size, own, data.x.device)
 
     def run_epoch(self, bar: tqdm[Any]) -> Epoch | None:
         """One pass over the training data; None if its loss is not finite."""
@@ -128,33 +128,35 @@ class _Loop:
             return None
         none = taken.repulsion is None  # pyright: ignore[reportPossiblyUnboundVariable]
         mean_repulsion = None if none else repulsion / (self.steps * self.heads)
-        return _record(self.problem.task, taken.measured, nll / self.steps, mean_repulsion)  # pyright: ignore
+        return _record(self.data.task, taken.measured, nll / self.steps, mean_repulsion)  # pyright: ignore
 
-    def take_step(self, *, measure: bool) -> Taken:
+    def take_step(self, *, measure: bool) -> StepResult:
         """One step, at the learning rate and strength that are due."""
         recipe, progress = self.recipe, self.step / self.total
         lr = recipe.lr * 0.5 * (1 + math.cos(math.pi * progress)) if recipe.decay == "cosine" else recipe.lr
         strength = self.strength * ramp(recipe.schedule, progress)
-        away = None if self.repulsion_batches is None else next(self.repulsion_batches)
+        repulsion_batch = None if self.repulsion_batches is None else next(self.repulsion_batches)
         self.step += 1
-        return self.stepper.step(next(self.batches), away, lr, strength, measure=measure)
+        return self.stepper.step(next(self.batches), repulsion_batch, lr, strength, measure=measure)
 
 
-class Autograd:
+class AutogradStep:
     """Takes steps of any particles, in place, by autograd of the written loss."""
 
-    def __init__(self, particles: Particles, problem: Problem, recipe: Recipe) -> None:
-        self.particles, self.problem, self.recipe = particles, problem, recipe
+    def __init__(self, particles: Particles, data: FitData, recipe: Recipe) -> None:
+        self.particles, self.data, self.recipe = particles, data, recipe
         parameters = list(particles.parameters())
         fused = all(p.device.type in ("cpu", "cuda") for p in parameters)
         self.optimizer = torch.optim.Adam(parameters, lr=recipe.lr, fused=fused)
 
-    def step(self, batch: Tensor, away: Tensor | None, lr: float, strength: float, *, measure: bool) -> Taken:
-        """One step of Adam on the samples with the indices `batch` and the repulsion samples with `away`."""
-        problem = self.problem
-        x, y = problem.x[batch], problem.y[batch]
-        r = None if problem.repulsion is None or away is None else problem.repulsion[away]
-        forces = compute_forces(self.particles, problem, self.recipe, x, y, r)
+    def step(
+        self, batch: Tensor, repulsion_batch: Tensor | None, lr: float, strength: float, *, measure: bool
+    ) -> StepResult:
+        """One step of Adam on the samples with the indices `batch` and the repulsion samples with `repulsion_batch`."""
+        data = self.data
+        x, y = data.x[batch], data.y[batch]
+        r = None if data.repulsion is None or repulsion_batch is None else data.repulsion[repulsion_batch]
+        forces = compute_forces(self.particles, data, self.recipe, x, y, r)
         self.optimizer.zero_grad()
         ratio = backward(self.particles, forces, strength, self.recipe, measure=measure)
         self.optimizer.param_groups[0]["lr"] = lr
@@ -162,14 +164,14 @@ class Autograd:
         measured = None
         if measure:
             bandwidth, k = (None, None) if forces.pairs is None else (forces.pairs.bandwidth, forces.pairs.k)
-            measured = Measured(ratio, bandwidth, k, forces.outputs, forces.repulsion_outputs)
+            measured = StepDiagnostics(ratio, bandwidth, k, forces.outputs, forces.repulsion_outputs)
         repulsion = None if forces.repulsion is None else forces.repulsion.detach()
-        return Taken(forces.nll.detach().mean(), repulsion, measured)
+        return StepResult(forces.nll.detach().mean(), repulsion, measured)
 
 
 def compute_forces(
     particles: Particles,
-    problem: Problem,
+    data: FitData,
     recipe: Recipe,
     x: Tensor,
     y: Tensor,
@@ -182,7 +184,7 @@ def compute_forces(
         if recipe.space == "parameters":
             compared, how = particles.vectors(), "jointly"
         else:
-            compared = problem.task.compared(repulsion_outputs, recipe.on)  # pyright: ignore[reportArgumentType]
+            compared = data.task.compared(repulsion_outputs, recipe.on)  # pyright: ignore[reportArgumentType]
             how = recipe.compare
         repulsion, pairs = repel(compared, recipe.rule, recipe.kernel, recipe.bandwidth, how)
 
@@ -191,7 +193,7 @@ def compute_forces(
     if pairs is not None and recipe.rule == "svgd" and recipe.space == "function":
         mixing = pairs.k if pairs.k.ndim == 2 else pairs.k.mean(dim=0)
     driven = outputs if mixing is None else mix_driving(outputs, mixing)
-    nll = problem.task.nll(driven, y)
+    nll = data.task.nll(driven, y)
     # The exact weight of the prior beside a mean log-likelihood is 1/N.
     if recipe.prior == "function":
         at, features = (outputs, x) if r is None else (repulsion_outputs, r)
@@ -200,7 +202,7 @@ def compute_forces(
     else:
         values = list(particles.parameters()) if mixing is None else [mix_driving(particles.vectors(), mixing)]
         prior = torch.stack([value.square().sum() for value in values]).sum() / (2 * recipe.prior_std**2)
-    driving = nll.sum() + prior / problem.size
+    driving = nll.sum() + prior / data.size
     return Forces(nll, driving, repulsion, pairs, outputs, repulsion_outputs)
 
 
@@ -255,7 +257,7 @@ def ramp(schedule: str, t: float) -> float:
 
 
 @torch.no_grad()
-def _record(task: Task, last: Measured, nll: Tensor | float, repulsion: Tensor | float | None) -> Epoch:
+def _record(task: Task, last: StepDiagnostics, nll: Tensor | float, repulsion: Tensor | float | None) -> Epoch:
     elsewhere = last.repulsion_outputs
     return Epoch(
         nll=float(nll),
@@ -270,12 +272,12 @@ def _record(task: Task, last: Measured, nll: Tensor | float, repulsion: Tensor |
 
 def _epistemic(task: Task, outputs: Float[Tensor, "n B O"]) -> float:
     """Mean epistemic uncertainty; of many classes, some samples at a time."""
-    parts = outputs.split(max(PIECE // outputs[:, 0].numel(), 1), dim=1)
+    parts = outputs.split(max(MAX_ELEMENTS // outputs[:, 0].numel(), 1), dim=1)
     return float(torch.cat([task.predict(part).epistemic for part in parts]).mean())
 
 
 @torch.no_grad()
 def _finite(particles: Particles) -> bool:
     """Whether all parameters are: zero times anything else is NaN, and one sum finds it several times faster."""
-    parts = (part for p in particles.parameters() for part in p.flatten().split(PIECE))
+    parts = (part for p in particles.parameters() for part in p.flatten().split(MAX_ELEMENTS))
     return bool(torch.stack([(0 * part).sum() for part in parts]).sum() == 0)

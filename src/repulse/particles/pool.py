@@ -10,16 +10,16 @@ from collections.abc import Callable, Iterator, Sequence
 import torch
 from torch import Tensor
 
-from repulse._mapped import blocks_of
-from repulse.particles.problem import as_it_is
+from repulse._mapped import read_blocks
+from repulse.particles.fit_data import identity
 
-READY = 2**26
+MAX_PRESCALED = 2**26
 """Numbers that are scaled once, before the fit, and held in memory (268 MB); of more, a pool is."""
 
-POOL, BLOCK = 2**25, 2**13
+POOL_ELEMENTS, BLOCK_ELEMENTS = 2**25, 2**13
 """Numbers in a pool (134 MB), and in a block of consecutive rows (32 KB)."""
 
-READ = 2**19
+READ_ELEMENTS = 2**19
 """Numbers read into a pool at a time (about 2 MB); larger parts, freed and taken again, leave holes in the heap."""
 
 
@@ -59,17 +59,17 @@ class Pool:
     def __init__(self, x: Tensor, y: Tensor, prepare: Callable[[Tensor], Tensor], batch: int) -> None:
         self.whole, self.prepare, self.batch = (x, y), prepare, batch
         self.x, self.y = x, y
-        if prepare is not as_it_is:
+        if prepare is not identity:
             like = prepare(x[:1])
-            self.rows = max(BLOCK // x.shape[1], 1)
-            self.blocks = max(POOL // like.shape[1] // self.rows, 1)
+            self.rows = max(BLOCK_ELEMENTS // x.shape[1], 1)
+            self.blocks = max(POOL_ELEMENTS // like.shape[1] // self.rows, 1)
             room = min(self.blocks * self.rows + batch, len(x))  # what is left of the last blocks makes no batch
             self.x, self.y = like.new_empty(room, like.shape[1]), y.new_empty(room)
 
     def batches(self, generator: torch.Generator) -> Iterator[Tensor]:
         """For ever, rows of `x` and `y` that make a random batch; each is to be used before the next is asked for."""
         size = len(self.whole[0])
-        if self.prepare is not as_it_is:
+        if self.prepare is not identity:
             blocks = -(-size // self.rows)
             if len(self.x) < size:
                 while True:
@@ -92,9 +92,9 @@ class Pool:
 
     def _fill(self, blocks: Tensor, held: int) -> int:
         """Let blocks in after the rows that are held; returns how many rows there are then."""
-        for some in blocks.split(READ // BLOCK):
+        for some in blocks.split(READ_ELEMENTS // BLOCK_ELEMENTS):
             begins = [self.rows * block for block in some.tolist()]
-            x, y = (blocks_of(column, begins, self.rows) for column in self.whole)
+            x, y = (read_blocks(column, begins, self.rows) for column in self.whole)
             self.x[held : held + len(x)], self.y[held : held + len(x)] = self.prepare(x), y
             held += len(x)
         return held

@@ -17,7 +17,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from repulse._mapped import CHUNK, walk
+from repulse._mapped import MAX_ROWS, row_chunks
 
 STILL = 1e-6
 """Of the variance along an axis, relative to that of one feature: below, there is nothing but rounding errors."""
@@ -84,10 +84,10 @@ def _moments(features: Tensor) -> tuple[Tensor, Tensor]:
     """Mean and variance of every feature, as running sums: small results kept between large ones fragment memory."""
     dtype = torch.float64 if features.dtype == torch.float64 else torch.float32
     shift, spread = (torch.zeros(features.shape[1], dtype=dtype, device=features.device) for _ in range(2))
-    for part in walk(features):
+    for part in row_chunks(features):
         shift += part.to(dtype).sum(dim=0)
     shift /= len(features)
-    for part in walk(features):
+    for part in row_chunks(features):
         spread += (part.to(dtype) - shift).square_().sum(dim=0)
     return shift, spread.div_(len(features))
 
@@ -99,7 +99,7 @@ def _whitening(plain: Scaling, features: Tensor) -> Float[Tensor, "d w"]:
     samples say little are held back: d / N is added to every variance.
     """
     gram = torch.zeros(len(plain.shift), len(plain.shift), dtype=torch.float64, device=features.device)
-    for part in walk(features, CHUNK // 8):
+    for part in row_chunks(features, MAX_ROWS // 8):
         scaled = plain(part)
         gram += (scaled.T @ scaled).double()
     gram /= len(features)

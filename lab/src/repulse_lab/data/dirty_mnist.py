@@ -21,7 +21,7 @@ from torch import Tensor
 
 from repulse._files import sweep, write_whole
 from repulse.backbone.batches import as_bytes
-from repulse.backbone.store import explained, locked
+from repulse.backbone.store import explaining_disk_errors, locked
 from repulse.errors import CacheWarning, DataError, RecipeError, check_choice, expected
 from repulse_lab.data.ambiguous import CLASSES, Effort, Maker
 from repulse_lab.data.mnist import mnist
@@ -202,7 +202,7 @@ def built(root: str | Path, folder: Path, seed: int, effort: Effort, held_back: 
             found = _kept(path, about, say=True)  # perhaps another process was faster
             if found is None:
                 found = build(root, seed, effort, held_back, progress)
-                with explained(folder):
+                with explaining_disk_errors(folder):
                     sweep(path)
                     write_whole(path, _packed(found, about))
     return found

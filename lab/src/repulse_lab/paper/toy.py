@@ -121,7 +121,7 @@ def fit(model: nn.Module, problem: Problem, compare: str | None, steps: int, see
             loss = loss + squares / (2 * len(problem.x) * PRIOR_STD**2)
         if compare:
             outputs = model(box.sample(problem.x[batch], generator))
-            loss = loss + STRENGTH * repulsion(outputs, on=on, compare=compare)
+            loss = loss + STRENGTH * repulsion(outputs, on=on, compare=compare)  # pyright: ignore[reportArgumentType]
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
-from repulse.particles.fast.step import Closed
+from repulse.particles.fast.step import ClosedFormStep
 from repulse.recipe import FS_RLL_E
 from repulse_lab.speed.record import Curve, Group, Ratio, Row, Setting
 from repulse_lab.speed.step import SIZES, make_stepper, products
@@ -35,7 +35,7 @@ def ratios(quick: bool) -> list[Ratio]:
 def measure(setting: Setting) -> Iterator[Row | Curve]:
     wanted = iter(ratios(setting.quick))
     for d, classes in SIZES[: 1 if setting.quick else None]:
-        bare, (stepper, step) = products(d, classes, FS_RLL_E), make_stepper(Closed, d, classes, FS_RLL_E)
+        bare, (stepper, step) = products(d, classes, FS_RLL_E), make_stepper(ClosedFormStep, d, classes, FS_RLL_E)
         spent = {part: watch(stepper, name) for name, part in PARTS.items()}
         whole: list[float] = []
         times = setting.clock().alternate({"bare": bare, "step": partial(_apart, step, spent, whole)})
@@ -54,7 +54,7 @@ def _apart(step: Callable[[], object], spent: dict[str, list[float]], whole: lis
     whole.append(time.perf_counter() - begun)
 
 
-def watch(stepper: Closed, name: str) -> list[float]:
+def watch(stepper: ClosedFormStep, name: str) -> list[float]:
     """Have a part of the stepper add its seconds to the last number of a list."""
     part, seconds = getattr(stepper, name), []
 

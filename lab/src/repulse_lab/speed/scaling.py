@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from repulse.particles.fast.step import Closed
+from repulse.particles.fast.step import ClosedFormStep
 from repulse.recipe import Recipe
 from repulse_lab.speed.clock import Run
 from repulse_lab.speed.fit import fit, rivals
@@ -35,7 +35,7 @@ def _steps(panel: str, name: str, cases: dict[int, tuple[int, int, Recipe]], set
     """Ratios of a step to its two products."""
     found = []
     for case in cases.values():
-        runs = {"bare": products(*case), "step": steps(Closed, *case)}
+        runs = {"bare": products(*case), "step": steps(ClosedFormStep, *case)}
         found.append(quartiles(setting.clock(seconds=1.0).alternate(runs).ratios("step", "bare")))
     low, middle, high = (list(column) for column in zip(*found, strict=True))
     return Curve(panel, name, [float(x) for x in cases], middle, low, high)

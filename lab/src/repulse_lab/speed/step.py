@@ -10,22 +10,22 @@ from typing import TypeVar
 
 import torch
 
-from repulse.particles.fast.step import Closed
+from repulse.particles.fast.step import ClosedFormStep
+from repulse.particles.fit_data import FitData, identity
 from repulse.particles.heads import Heads
-from repulse.particles.loop import Autograd
+from repulse.particles.loop import AutogradStep
 from repulse.particles.pool import batches
-from repulse.particles.problem import Problem, as_it_is
 from repulse.particles.tasks import Classification
 from repulse.recipe import FS_RLL_E, Recipe
 from repulse_lab.speed.clock import Run
 from repulse_lab.speed.record import Curve, Group, Ratio, Row, Setting
 
-Stepper = TypeVar("Stepper", bound=Closed | Autograd)
+Stepper = TypeVar("Stepper", bound=ClosedFormStep | AutogradStep)
 
 SIZES = ((64, 10), (512, 10), (640, 100), (2048, 1000))
 """Features and classes."""
 RECIPES = {"fs-RLL-E": FS_RLL_E, "default recipe": Recipe()}
-KINDS = {"": Closed, " by autograd": Autograd}
+KINDS = {"": ClosedFormStep, " by autograd": AutogradStep}
 GOALS = {("fs-RLL-E", 64): 6.0, ("fs-RLL-E", 512): 1.8, ("fs-RLL-E", 2048): 1.1}
 ROWS, FEW = 50_000, 4_000
 """From which batches are gathered; few for large features, of which even these do not stay in the cache."""
@@ -71,7 +71,7 @@ def products(d: int, classes: int, recipe: Recipe) -> Run:
     return run
 
 
-def steps(kind: type[Closed | Autograd], d: int, classes: int, recipe: Recipe) -> Run:
+def steps(kind: type[ClosedFormStep | AutogradStep], d: int, classes: int, recipe: Recipe) -> Run:
     """Steps of a fit, batch after batch."""
     return make_stepper(kind, d, classes, recipe)[1]
 
@@ -82,8 +82,11 @@ def make_stepper(kind: type[Stepper], d: int, classes: int, recipe: Recipe) -> t
     samples = ROWS if d <= 640 else FEW
     x, away = (torch.randn(samples, d, generator=generator) for _ in range(2))
     y = torch.randint(classes, (samples,), generator=generator)
-    problem = Problem(x, y, away, as_it_is, Classification(classes))
-    heads, mode = Heads(recipe.heads, d, problem.task, generator=generator), torch.inference_mode(kind is Closed)
+    problem = FitData(x, y, away, identity, Classification(classes))
+    heads, mode = (
+        Heads(recipe.heads, d, problem.task, generator=generator),
+        torch.inference_mode(kind is ClosedFormStep),
+    )
     with mode:  # as in a fit
         stepper = kind(heads, problem, recipe)
     strength = recipe.strength_for(classes)

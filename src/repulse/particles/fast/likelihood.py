@@ -7,13 +7,15 @@ head and sample is done by numpy, whose calls cost a fraction of those of torch.
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from repulse.particles.tasks import LOG_VARIANCE, Regression
+if TYPE_CHECKING:
+    from repulse.particles.tasks.regression import Regression
 
 
 class CrossEntropy:
@@ -69,7 +71,7 @@ class Gaussian:
         squared = error.square() * precision
         nll = 0.5 * (math.log(2 * math.pi) + float((log_variance + squared).mean()))
         if self.task.noise is None:
-            inside = near[:, 1].abs() <= LOG_VARIANCE
+            inside = near[:, 1].abs() <= self.task.max_log_variance
             near[:, 1] = (1 - squared) * inside / (2 * batch)
         near[:, 0] = error * precision / batch
         return nll

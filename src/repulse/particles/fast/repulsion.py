@@ -26,12 +26,12 @@ from repulse.particles.kernels import evaluate, middle_ranks, rounding_noise
 from repulse.particles.rules import DIRECTIONS
 from repulse.recipe import Recipe
 
-BLOCK = 2**18
+CACHED_ELEMENTS = 2**18
 """Differences between heads that are held at a time: 1 MB, which stays in the cache."""
 
 
 @dataclass(frozen=True)
-class Pushed:
+class RepulsionResult:
     """Total repulsion, mean over sets, and the kernel it came from."""
 
     repulsion: float
@@ -39,7 +39,7 @@ class Pushed:
     k: Float[Tensor, "*S n n"]
 
 
-class Push:
+class FunctionSpaceRepulsion:
     """Turns outputs on repulsion samples into the gradient of their repulsion.
 
     Args:
@@ -52,21 +52,21 @@ class Push:
         x: outputs of all heads, in that space.
     """
 
-    def __init__(self, outputs: Float[Tensor, "n K R"], recipe: Recipe, on: str, *, entered: bool) -> None:
-        self.outputs, self.recipe, self.on, self.entered = outputs, recipe, on, entered
+    def __init__(self, outputs: Float[Tensor, "n K R"], recipe: Recipe, on: str, *, already_in_space: bool) -> None:
+        self.outputs, self.recipe, self.on, self.already_in_space = outputs, recipe, on, already_in_space
         self.x = outputs.new_empty(outputs.shape)
         written_out = (recipe.rule, recipe.kernel) == ("kde", "rbf")
-        self.pairs = RbfPairs(self.x, outputs, recipe) if written_out else None
+        self.pairs = RbfKdeRepulsion(self.x, outputs, recipe) if written_out else None
 
-    def __call__(self, strength: float) -> Pushed:
+    def __call__(self, strength: float) -> RepulsionResult:
         """Replace outputs by `strength` times the gradient of the repulsion."""
-        if not self.entered:
-            enter(self.outputs, self.on, self.x)
+        if not self.already_in_space:
+            to_space(self.outputs, self.on, self.x)
         pushed = self._by_rule(strength) if self.pairs is None else self.pairs.push(strength)
-        pull_back(self.outputs, self.x, self.on)
+        pull_back_from_space(self.outputs, self.x, self.on)
         return pushed
 
-    def _by_rule(self, strength: float) -> Pushed:
+    def _by_rule(self, strength: float) -> RepulsionResult:
         recipe, x = self.recipe, self.x
         if recipe.compare == "jointly":
             pairs = evaluate(x.flatten(start_dim=1), recipe.kernel, recipe.bandwidth)
@@ -75,10 +75,10 @@ class Push:
             pairs = evaluate(x.permute(2, 0, 1).contiguous(), recipe.kernel, recipe.bandwidth)
             direction, sets = DIRECTIONS[recipe.rule](pairs).permute(1, 2, 0), x.shape[2]
         torch.mul(direction, -strength / sets, out=self.outputs)
-        return Pushed(float(pairs.k.sum(dim=-1).log().sum()) / sets, pairs.bandwidth, pairs.k)
+        return RepulsionResult(float(pairs.k.sum(dim=-1).log().sum()) / sets, pairs.bandwidth, pairs.k)
 
 
-class RbfPairs:
+class RbfKdeRepulsion:
     """The kde rule with an rbf kernel between all pairs of heads, from buffer to buffer.
 
     Sets of particles are the last axis, of length S = 1 or R. What is as small as the kernel itself is done by numpy,
@@ -101,7 +101,7 @@ class RbfPairs:
         self.flat = x.numpy().reshape(-1, self.sets)
         self.told = self.h, self.k.permute(2, 0, 1)  # what each push tells, until the next one
 
-    def push(self, strength: float) -> Pushed:
+    def push(self, strength: float) -> RepulsionResult:
         """Write `strength` times the gradient of the repulsion."""
         self._square_distances()
         values, distance, h, k, weights = self.arrays
@@ -116,7 +116,7 @@ class RbfPairs:
         repulsion = float(np.add.reduce(np.log(density), axis=None)) / self.sets
         for part in self.parts:
             part.weigh()
-        return Pushed(repulsion, *self.told)
+        return RepulsionResult(repulsion, *self.told)
 
     def _bandwidth(self, distance: np.ndarray, out: np.ndarray) -> np.ndarray:
         """Write bandwidths h; returns 1 / h, or 0 where so many particles coincide that there is nothing to go by."""
@@ -140,7 +140,7 @@ class RbfPairs:
             part.square_distances(add=i > 0)
 
 
-class Part:
+class ClassGroup:
     """Some classes of all heads, with room for what is computed of them at a time."""
 
     def __init__(
@@ -187,23 +187,25 @@ def _parts(
     gradient: Float[Tensor, "n K R"],
     weights: Float[Tensor, "n n S"],
     distance: Float[Tensor, "q S"],
-) -> list[Part]:
+) -> list[ClassGroup]:
     """All classes, some at a time if there are many."""
     n, classes, samples = x.shape
-    some = min(max(BLOCK // (n * samples), 1), classes)
-    differences = min(len(distance) * some * samples, max(BLOCK, (n - 1) * some * samples))
+    some = min(max(CACHED_ELEMENTS // (n * samples), 1), classes)
+    differences = min(len(distance) * some * samples, max(CACHED_ELEMENTS, (n - 1) * some * samples))
     room = x.new_empty(max(differences, (n + len(gradient)) * some * samples))
     pieces = zip(x.split(some, dim=1), gradient.split(some, dim=1), strict=True)
-    return [Part(*piece, weights, distance, room) for piece in pieces]
+    return [ClassGroup(*piece, weights, distance, room) for piece in pieces]
 
 
-Block = tuple[list[tuple[Tensor, Tensor, Tensor]], Tensor, Tensor]
+PairBlock = tuple[list[tuple[Tensor, Tensor, Tensor]], Tensor, Tensor]
 
 
-def _blocks(x: Float[Tensor, "n k R"], distance: Float[Tensor, "q R"], room: Float[Tensor, " room"]) -> Iterator[Block]:
+def _blocks(
+    x: Float[Tensor, "n k R"], distance: Float[Tensor, "q R"], room: Float[Tensor, " room"]
+) -> Iterator[PairBlock]:
     """All pairs, some at a time: what to subtract from what into where, all of it, and its distances."""
     n, size = len(x), x[0].numel()
-    most = max(BLOCK // size, n - 1)
+    most = max(CACHED_ELEMENTS // size, n - 1)
     buffer = room[: min(len(distance), most) * size].view(-1, *x.shape[1:])
     pairs, held, begun = [], 0, 0
     for first in range(n - 1):
@@ -216,7 +218,7 @@ def _blocks(x: Float[Tensor, "n k R"], distance: Float[Tensor, "q R"], room: Flo
     yield pairs, buffer[:held], distance[begun : begun + held]
 
 
-def enter(outputs: Float[Tensor, "n K R"], on: str, out: Float[Tensor, "n K R"]) -> None:
+def to_space(outputs: Float[Tensor, "n K R"], on: str, out: Float[Tensor, "n K R"]) -> None:
     """Write outputs, as the kernel sees them, to `out`."""
     if on == "probabilities":
         torch.sub(outputs, outputs.amax(dim=1, keepdim=True), out=out)
@@ -230,8 +232,8 @@ def enter(outputs: Float[Tensor, "n K R"], on: str, out: Float[Tensor, "n K R"])
         out.copy_(outputs)
 
 
-def pull_back(gradient: Float[Tensor, "n K R"], x: Float[Tensor, "n K R"], on: str) -> None:
-    """Replace the gradient in `x`, which `enter` made of outputs, by that in these outputs; may overwrite `x`."""
+def pull_back_from_space(gradient: Float[Tensor, "n K R"], x: Float[Tensor, "n K R"], on: str) -> None:
+    """Replace the gradient in `x`, which `to_space` made of outputs, by that in these outputs; may overwrite `x`."""
     if on == "probabilities":
         gradient *= x
         gradient.addcmul_(x, gradient.sum(dim=1, keepdim=True), value=-1)

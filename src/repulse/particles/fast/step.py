@@ -16,27 +16,26 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from repulse.particles.fast.likelihood import CrossEntropy, Gaussian
-from repulse.particles.fast.repulsion import Push, Pushed
+from repulse.particles.fast.repulsion import FunctionSpaceRepulsion, RepulsionResult
+from repulse.particles.fit_data import FitData, StepDiagnostics, StepResult
 from repulse.particles.forces import mix, prior_factor
 from repulse.particles.heads import Heads, Particles
 from repulse.particles.kernels import evaluate
-from repulse.particles.problem import Measured, Problem, Taken
 from repulse.particles.rules import DIRECTIONS
-from repulse.particles.tasks import Regression
 from repulse.recipe import Recipe
 
-GROUP = 2**21
+GROUP_ELEMENTS = 2**21
 """Weights that are taken back and updated at a time: 8 MB, so that Adam finds their gradient in the cache."""
 
-Pair = tuple[Tensor, Tensor]
+WeightsAndBiases = tuple[Tensor, Tensor]
 """Something about all weights, `(n O, d)`, and the same about all biases, `(n O)`."""
 
 
 def has_closed_form(particles: Particles) -> bool:
-    """Whether `Closed` can fit these particles."""
+    """Check whether `ClosedFormStep` can fit these particles."""
     return (
         type(particles) is Heads
+        and particles.task.has_closed_form
         and len(particles.weights) == 1
         and all(p.device.type == "cpu" and p.is_contiguous() for p in particles.parameters())
         and particles.weight.dtype == particles.bias.dtype
@@ -45,7 +44,7 @@ def has_closed_form(particles: Particles) -> bool:
 
 
 @dataclass(frozen=True)
-class Group:
+class HeadGroup:
     """Some heads, as rows of what there is of all of them, for the way back and Adam."""
 
     rows: slice
@@ -56,55 +55,53 @@ class Group:
     squares: list[Tensor]
 
 
-class Closed:
+class ClosedFormStep:
     """Takes steps of linear heads, in place.
 
     Args:
         heads: to fit.
-        problem: what to fit them to.
+        data: what to fit them to.
         recipe: how.
     """
 
     @torch.no_grad()
-    def __init__(self, heads: Heads, problem: Problem, recipe: Recipe) -> None:
-        self.heads, self.problem, self.recipe = heads, problem, recipe
+    def __init__(self, heads: Heads, data: FitData, recipe: Recipe) -> None:
+        self.heads, self.data, self.recipe = heads, data, recipe
         n, outputs, d = heads.weight.shape
-        self.batch = min(recipe.batch_size, len(problem.x))
+        self.batch = min(recipe.batch_size, len(data.x))
         repels = n > 1 and recipe.strength != 0 and recipe.space != "none"
         self.repels_parameters = repels and recipe.space == "parameters"
         self.mixes = repels and recipe.rule == "svgd"
-        self.decay = 1 / (recipe.prior_std**2 * problem.size)  # the exact weight beside a mean log-likelihood is 1/N
+        self.decay = 1 / (recipe.prior_std**2 * data.size)  # the exact weight beside a mean log-likelihood is 1/N
         pushes = repels and recipe.space == "function"
         away = 0
-        if problem.repulsion is not None and (pushes or recipe.prior == "function"):
-            away = min(recipe.repulsion_batch_size, len(problem.repulsion))
+        if data.repulsion is not None and (pushes or recipe.prior == "function"):
+            away = min(recipe.repulsion_batch_size, len(data.repulsion))
 
         weight, bias = heads.weight.detach(), heads.bias.detach()
-        self.theta: Pair = weight.view(n * outputs, d), bias.view(n * outputs)
+        self.theta: WeightsAndBiases = weight.view(n * outputs, d), bias.view(n * outputs)
         self.x = weight.new_empty(self.batch + away, d)
         self.columns, self.biases = self.x.T, self.theta[1].unsqueeze(1)
         self.x_near, self.x_far = self.x.split([self.batch, away])
         self.outputs = weight.new_empty(n * outputs, len(self.x))
         stacked = self.outputs.view(n, outputs, -1)
         self.near, self.far = stacked.split([self.batch, away], dim=2)
-        # Regression repels on means only, and so the forces on variances must be zero there.
-        self.compared = self.far[:, :1] if isinstance(problem.task, Regression) else self.far
-        on = "logits" if isinstance(problem.task, Regression) else recipe.on
+        # Outputs that are not compared (variances) are not repelled, and so the forces on them must be zero.
+        self.compared, self.not_compared = self.far.tensor_split([data.task.compared_outputs], dim=1)
+        on = data.task.comparison_space(recipe.on)
         shared = pushes and on == "probabilities"
-        self.push = Push(self.compared, recipe, on, entered=shared) if pushes else None
-        if isinstance(problem.task, Regression):
-            self.likelihood = Gaussian(stacked, self.batch, problem.task)
-        else:
-            self.likelihood = CrossEntropy(stacked, self.batch, self.push.x if shared and self.push else None)
-        self.y = problem.y.detach().numpy()
+        self.push = FunctionSpaceRepulsion(self.compared, recipe, on, already_in_space=shared) if pushes else None
+        probabilities = self.push.x if shared and self.push else None
+        self.likelihood = data.task.in_place_likelihood(stacked, self.batch, probabilities)
+        self.y = data.y.detach().numpy()
         self.x_back = self.x if pushes else self.x_near
         self.groups = self._groups()
         self.count = weight.new_zeros((), dtype=torch.float32)
         self.counted = self.count.numpy()
 
-    def _groups(self) -> list[Group]:
+    def _groups(self) -> list[HeadGroup]:
         n, outputs, d = self.heads.weight.shape
-        size = outputs * max(1, GROUP // (outputs * d))
+        size = outputs * max(1, GROUP_ELEMENTS // (outputs * d))
         moments = [[torch.zeros_like(t) for t in self.theta] for _ in range(2)]
         room = [torch.empty_like(t[:size]) for t in self.theta]
         groups = []
@@ -112,16 +109,16 @@ class Closed:
             rows = slice(first, first + size)
             theta, means, squares = ([t[rows] for t in ts] for ts in (self.theta, *moments))
             gradients = [t[: len(theta[1])] for t in room]
-            groups.append(Group(rows, self.outputs[rows, : len(self.x_back)], theta, gradients, means, squares))
+            groups.append(HeadGroup(rows, self.outputs[rows, : len(self.x_back)], theta, gradients, means, squares))
         return groups
 
     @np.errstate(all="ignore")  # a fit that diverges is noticed by its loss
-    def step(self, batch: Tensor, away: Tensor | None, lr: float, strength: float, *, measure: bool) -> Taken:
+    def step(self, batch: Tensor, away: Tensor | None, lr: float, strength: float, *, measure: bool) -> StepResult:
         """One step of Adam on the samples with the indices `batch` and the repulsion samples with `away`."""
-        problem = self.problem
-        self._gather(problem.x, batch, self.x_near)
-        if problem.repulsion is not None and away is not None and len(self.x_far):
-            self._gather(problem.repulsion, away, self.x_far)
+        data = self.data
+        self._gather(data.x, batch, self.x_near)
+        if data.repulsion is not None and away is not None and len(self.x_far):
+            self._gather(data.repulsion, away, self.x_far)
         self._forward()
         outputs = self._copies(away) if measure else None
 
@@ -136,9 +133,9 @@ class Closed:
 
         repulsion = None if pushed is None else pushed.repulsion
         if outputs is None:
-            return Taken(nll, repulsion, None)
+            return StepResult(nll, repulsion, None)
         bandwidth, k = (None, None) if pushed is None else (pushed.bandwidth, pushed.k)
-        return Taken(nll, repulsion, Measured(ratio, bandwidth, k, *outputs))
+        return StepResult(nll, repulsion, StepDiagnostics(ratio, bandwidth, k, *outputs))
 
     def _forward(self) -> None:
         torch.addmm(self.biases, self.theta[0], self.columns, out=self.outputs)
@@ -154,18 +151,17 @@ class Closed:
     def _copies(self, away: Tensor | None) -> tuple[Tensor, Tensor | None]:
         """Outputs `(n, B, O)` on both batches, before they are overwritten."""
         near, far = (part.transpose(1, 2).clone() for part in (self.near, self.far))
-        if away is None or self.problem.repulsion is None:
+        if away is None or self.data.repulsion is None:
             return near, None
         if not len(self.x_far):  # seen for the record only
-            far = self.heads(self.problem.repulsion[away])
+            far = self.heads(self.data.repulsion[away])
         return near, far
 
-    def _repel(self, strength: float) -> tuple[Pushed | None, Pair | None]:
+    def _repel(self, strength: float) -> tuple[RepulsionResult | None, WeightsAndBiases | None]:
         """Forces on the repulsion batch in place of its outputs, or forces on the parameters."""
         if self.push is not None:
             pushed = self.push(strength)
-            if self.compared.shape != self.far.shape:
-                self.far[:, 1:] = 0
+            self.not_compared.zero_()
             return pushed, None
         if not self.repels_parameters:
             return None, None
@@ -174,16 +170,16 @@ class Closed:
         direction = DIRECTIONS[recipe.rule](pairs).mul_(-strength)
         parts = direction.split([weight.numel() // pairs.count, bias.numel() // pairs.count], dim=1)
         forces = parts[0].reshape(weight.shape), parts[1].reshape(bias.shape)
-        return Pushed(float(pairs.k.sum(dim=-1).log().sum()), pairs.bandwidth, pairs.k), forces
+        return RepulsionResult(float(pairs.k.sum(dim=-1).log().sum()), pairs.bandwidth, pairs.k), forces
 
-    def _function_prior(self) -> Pair:
+    def _function_prior(self) -> WeightsAndBiases:
         """Gradient of the Gaussian-process prior, at the repulsion batch if there is one."""
         away = len(self.x_far)
         x, outputs = (self.x_far, self.outputs[:, self.batch :]) if away else (self.x, self.outputs)
-        solved = torch.cholesky_solve(outputs.T, prior_factor(x, self.recipe.prior_std)) / self.problem.size
+        solved = torch.cholesky_solve(outputs.T, prior_factor(x, self.recipe.prior_std)) / self.data.size
         return solved.T @ x, solved.sum(dim=0)
 
-    def _mix(self, k: Float[Tensor, "n n"], driving: Pair | None) -> Pair:
+    def _mix(self, k: Float[Tensor, "n n"], driving: WeightsAndBiases | None) -> WeightsAndBiases:
         """Average driving forces over heads: those on outputs in place, and the prior, which is returned."""
         n, outputs, d = self.heads.weight.shape
         self.near.copy_(mix(self.near, k))
@@ -191,7 +187,7 @@ class Closed:
         weight, bias = mix(weight.view(n, outputs, d), k), mix(bias.view(n, outputs), k)
         return weight.flatten(0, 1), bias.flatten()
 
-    def _descend(self, more: list[Pair], lr: float, decay: float) -> None:
+    def _descend(self, more: list[WeightsAndBiases], lr: float, decay: float) -> None:
         """Take the forces back to the parameters, add what acts on these directly, and step."""
         self.counted += 1
         for group in self.groups:
@@ -202,12 +198,12 @@ class Closed:
                 bias += pair[1][group.rows]
             self._adam(group, lr, decay)
 
-    def _back(self, group: Group) -> None:
+    def _back(self, group: HeadGroup) -> None:
         weight, bias = group.gradients
         torch.mm(group.forces, self.x_back, out=weight)
         torch.sum(group.forces, dim=1, out=bias)
 
-    def _adam(self, group: Group, lr: float, decay: float) -> None:
+    def _adam(self, group: HeadGroup, lr: float, decay: float) -> None:
         torch._fused_adam_(  # pyright: ignore[reportPrivateImportUsage]
             group.parameters,
             group.gradients,
@@ -224,7 +220,7 @@ class Closed:
             maximize=False,
         )
 
-    def _ratio(self, driving: Pair | None, repulsive: Pair | None, decay: float) -> float:
+    def _ratio(self, driving: WeightsAndBiases | None, repulsive: WeightsAndBiases | None, decay: float) -> float:
         """Size of the repulsive part of the gradient relative to the driving part."""
         squares = [0.0, 0.0]
         x, x_away = self.x_back.tensor_split([self.batch])

@@ -11,13 +11,13 @@ from torch import Tensor
 from repulse.particles.tasks import Task
 
 
-def as_it_is(batch: Tensor) -> Tensor:
+def identity(batch: Tensor) -> Tensor:
     """Preparation of features that need none."""
     return batch
 
 
 @dataclass(frozen=True)
-class Problem:
+class FitData:
     """Everything the loop needs besides the particles.
 
     Attributes:
@@ -43,7 +43,7 @@ class Problem:
 
 
 @dataclass(frozen=True)
-class Measured:
+class StepDiagnostics:
     """What only the record of an epoch needs to know of a step; None where there is no repulsion (sample).
 
     Attributes:
@@ -62,9 +62,9 @@ class Measured:
 
 
 @dataclass(frozen=True)
-class Taken:
+class StepResult:
     """A step that was taken: mean negative log-likelihood of the heads, and their total repulsion, if any."""
 
     nll: Float[Tensor, ""] | float
     repulsion: Float[Tensor, ""] | float | None
-    measured: Measured | None
+    measured: StepDiagnostics | None

@@ -12,21 +12,21 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from repulse.backbone.batches import channels_last, is_image, map_tensors, shorten, size_of, tensors_of
-from repulse.backbone.endings import equal
-from repulse.backbone.split import FEW, Backbone
+from repulse.backbone.batches import channels_last, first_samples, is_image, map_tensors, size_of, tensors_of
+from repulse.backbone.endings import nearly_equal
+from repulse.backbone.split import PROBE_SAMPLES, Backbone
 
-TRIES = 3
+TRIALS = 3
 """Batches that are computed in each way."""
 
-ENOUGH = 30
+MIN_BATCHES = 30
 """Batches of a pass below which it is not worth knowing."""
 
-GAIN = 0.9
+MAX_TIME_RATIO = 0.9
 """Channels are put last if that takes less than this share of the time, so that chance seldom decides."""
 
 
-class Pace:
+class MemoryFormatChooser:
     """Runs a network, and sets its `channels_last` as soon as it knows what is faster.
 
     Args:
@@ -38,13 +38,13 @@ class Pace:
         self.backbone = backbone
         self.seconds: dict[bool, list[float]] = {False: [], True: []}
         convolves = any(isinstance(module, nn.Conv2d) for module in backbone.modules())
-        self.trying = convolves and not backbone.channels_last and (batches is None or batches >= ENOUGH)
+        self.trying = convolves and not backbone.channels_last and (batches is None or batches >= MIN_BATCHES)
 
     def __call__(self, inputs: Any) -> Tensor:
         """Features of some inputs."""
         if not self.trying:
             return self.backbone.run(inputs)
-        if not any(self.seconds.values()) and not self._agree(shorten(inputs, FEW)):
+        if not any(self.seconds.values()) and not self._agree(first_samples(inputs, PROBE_SAMPLES)):
             self.trying = False
             return self.backbone.run(inputs)
         last = len(self.seconds[True]) < len(self.seconds[False])
@@ -52,9 +52,9 @@ class Pace:
         features = self.backbone(map_tensors(inputs, channels_last) if last else inputs)
         features.sum().item()  # waits for a device that computes on its own
         self.seconds[last].append((time.perf_counter() - started) / max(size_of(inputs), 1))
-        if len(self.seconds[True]) == TRIES:
+        if len(self.seconds[True]) == TRIALS:
             self.trying = False
-            self.backbone.channels_last = min(self.seconds[True]) < GAIN * min(self.seconds[False])
+            self.backbone.channels_last = min(self.seconds[True]) < MAX_TIME_RATIO * min(self.seconds[False])
         return features
 
     def _agree(self, few: Any) -> bool:
@@ -66,4 +66,4 @@ class Pace:
             other = self.backbone(map_tensors(few, channels_last))
         except RuntimeError:  # a view that wants channels first
             return False
-        return equal(other, plain)
+        return nearly_equal(other, plain)

@@ -1,0 +1,10 @@
+"""What the outputs of a head mean: one file for each kind of output, all of which keep the contract in `task.py`."""
+
+from repulse.particles.tasks.classification import Classification
+from repulse.particles.tasks.regression import Regression
+from repulse.particles.tasks.task import Task
+
+KINDS: dict[str, type[Task]] = {task.kind: task for task in (Classification, Regression)}
+"""Tasks by the name that recipes and saved ensembles give them."""
+
+__all__ = ["KINDS", "Classification", "Regression", "Task"]
