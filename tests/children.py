@@ -31,8 +31,8 @@ from torch.utils.data import DataLoader, Dataset
 
 import repulse
 from repulse.backbone import split
-from repulse.backbone.batches import digest_of
 from repulse.backbone.features import Features, compute_features
+from repulse.backbone.fingerprint import digest_of
 from repulse.repulsion import UniformBox
 
 TICK = 0.002

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from repulse import checkpoint
-from repulse.backbone.batches import are_separate_inputs, explaining_failures, inputs_of, size_of, tensors_of, to_device
+from repulse.backbone.batches import explaining_failures, inputs_of, is_one_batch, to_device
 from repulse.backbone.fingerprint import fingerprint_of
 from repulse.backbone.reading import bar, length_of, read_ahead
 from repulse.backbone.split import Backbone
@@ -105,8 +105,8 @@ class Ensemble(nn.Module):
             loader: batches, each as `predict` takes it.
             progress: show a bar when it takes more than two seconds.
         """
-        if self._is_one(loader) or not isinstance(loader, Iterable):
-            got = "a single batch, which `predict` takes" if self._is_one(loader) else type(loader).__name__
+        if self._is_one_batch(loader) or not isinstance(loader, Iterable):
+            got = "a single batch, which `predict` takes" if self._is_one_batch(loader) else type(loader).__name__
             raise DataError(expected("loader", "batches", got))
         return self._stream(loader, progress)
 
@@ -124,12 +124,12 @@ class Ensemble(nn.Module):
         """
         return checkpoint.save(self, folder)
 
-    def _is_one(self, x: Any) -> bool:
-        return isinstance(x, Tensor | Mapping) or _is_batch(x, self.backbone.several)
+    def _is_one_batch(self, x: Any) -> bool:
+        return is_one_batch(x, self.backbone.several)
 
     def _parts(self, x: Any, progress: bool) -> Iterator[Prediction]:
         """The prediction of a batch, or one after another those of a loader."""
-        if self._is_one(x):
+        if self._is_one_batch(x):
             yield self._predict(inputs_of(x, "x", several=self.backbone.several))
         elif isinstance(x, Iterable):
             yield from self._stream(x, progress)
@@ -160,23 +160,3 @@ class Ensemble(nn.Module):
             f"Ensemble({self.heads.extra_repr()}; {count:,} parameters in place of {self.backbone.ending} of "
             f"{type(self.model).__name__}; {taps}repelled {self.repulsion})"
         )
-
-
-def _is_batch(x: Any, several: int | None) -> bool:
-    """Whether a sequence is one batch `(inputs, targets, ...)`, or several inputs, rather than a list of batches."""
-    if not isinstance(x, tuple | list) or not x:
-        return False
-    if are_separate_inputs(x, several):
-        return True
-    if isinstance(x[0], Mapping | tuple | list):
-        return len(x) > 1 and isinstance(x[1], Tensor) and bool(tensors_of(x[0])) and len(x[1]) == size_of(x[0])
-    if not isinstance(x[0], Tensor):
-        return False
-    if len(x) == 1 or not isinstance(x[1], Tensor):
-        return True
-    if x[1].shape[1:] != x[0].shape[1:]:  # targets, if they can be: as many, and of fewer dimensions or another type
-        fewer = x[1].ndim < x[0].ndim or x[1].shape[1:] == (1,) or x[1].dtype != x[0].dtype
-        return len(x[1]) == len(x[0]) and fewer
-    if len(x) == 2 and x[0].shape[1:] == (1,):
-        raise DataError(expected("x", "a tensor of inputs", "two columns: one batch with its targets, or two batches?"))
-    return False

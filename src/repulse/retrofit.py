@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,9 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset
 from tqdm import tqdm
 
-from repulse.backbone.batches import explaining_failures, inputs_and_targets, tensors_of, to_device
+from repulse.backbone.batches import explaining_failures, tensors_of, to_device, training_batch
 from repulse.backbone.features import Features, compute_features
-from repulse.backbone.ranks import is_first
+from repulse.backbone.ranks import Ranks, is_first
 from repulse.backbone.reading import first_batch
 from repulse.backbone.split import Backbone, split, unwrap
 from repulse.ensemble import Ensemble
@@ -55,8 +56,8 @@ def retrofit(
     The model is shared, not copied, and comes back as it was: same weights, modes and hooks. Its features of `data` and
     of the repulsion samples are computed once, in eval mode; only the heads are trained.
 
-    Under `torchrun`, with `torch.distributed` initialised, all processes must make the same call: they share the work,
-    and all get the same ensemble.
+    Under `torchrun`, with `torch.distributed` initialised, all processes must make the same call: they share the
+    pass of the network, and all get the heads that the first one fitted.
 
     Args:
         model: a trained network that ends in a linear layer (or a 1x1 convolution), with or without a softmax after it.
@@ -85,7 +86,7 @@ def retrofit(
     if not isinstance(model, nn.Module):
         raise BackboneError(expected("model", "a `torch.nn.Module`", type(model).__name__))
     model = unwrap(model)
-    inputs, target = inputs_and_targets(_first(data, recipe), 0)
+    inputs, target = training_batch(_first(data, recipe), 0)
     if device is not None:
         model.to(device)
     place = _device_of(model)
@@ -113,7 +114,8 @@ def retrofit(
     weight, bias = backbone.weights
     if single:  # one logit z is two, -z/2 and z/2
         weight, bias = (torch.cat([-part / 2, part / 2]) for part in (weight, bias))
-    heads = fit_heads(
+    fit = partial(
+        fit_heads,
         features.train,
         _targets(features, single),
         features.repulsion,
@@ -121,8 +123,9 @@ def retrofit(
         classes=len(weight) if recipe.task == "classification" else None,
         start=(weight, bias),
         taps=backbone.width - backbone.penultimate,
-        progress=progress,
-    ).to(place)
+        progress=progress and is_first(),
+    )
+    heads = Ranks(place, backbone.width).agree(lambda: fit().cpu()).to(place)
     return Ensemble(backbone, heads, _in_words(source, features.repulsion), names)
 
 

@@ -22,8 +22,8 @@ from torch import Tensor, nn
 from children import BATCHES, ROWS, SOURCE, WIDTH, Children, batches, computed, counting, network
 from repulse import CacheError, CacheWarning, DataError, Recipe, RepulseError, fit_heads, retrofit
 from repulse.backbone import split
-from repulse.backbone.batches import digest_of
 from repulse.backbone.features import Features, compute_features
+from repulse.backbone.fingerprint import digest_of
 from repulse.repulsion import Noise, Source, UniformBox
 
 ALL = 1 + 2 * BATCHES

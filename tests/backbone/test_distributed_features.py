@@ -17,12 +17,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from repulse import Recipe, RepulseError, load, retrofit
+from repulse import DataError, Heads, Recipe, RepulseError, fit_heads, load, retrofit
 from repulse.backbone import Features, compute_features, split
+from repulse.particles.tasks import Classification
 from repulse.repulsion import SyntheticImages, UniformBox
 
 QUICK = Recipe(epochs=2, heads=4, repulsion_samples=20)
-PAGE = Path(__file__).parent.parent / "docs" / "scale.md"
+PAGE = Path(__file__).parents[2] / "docs" / "scale.md"
 SIZES = (7, 7, 7, 7, 4)
 """An odd number of batches, the last of them short."""
 
@@ -85,6 +86,29 @@ def retrofitted() -> Tensor:
     return ensemble.predict(batches(3, 12, 12)[0]).log_probs
 
 
+def fitted_differently(rank: int) -> Tensor:
+    """Heads of processes whose fits do not agree."""
+
+    def fit(*given: Any, **named: Any) -> Heads:
+        heads = fit_heads(*given, **named)
+        heads.weight.data += rank
+        heads.history = heads.history[rank:]
+        return heads
+
+    with mock.patch("repulse.retrofit.fit_heads", fit):
+        ensemble = retrofit(convolutions(), batches(3, 12, 12), recipe=QUICK, progress=False)
+    return torch.cat([ensemble.heads.weight.flatten(), torch.tensor([len(ensemble.history)])])
+
+
+def failing_fit(rank: int) -> None:
+    with mock.patch(
+        "repulse.retrofit.fit_heads",
+        side_effect=DataError("no") if rank else None,
+        return_value=Heads(2, 6, Classification(3)),
+    ):
+        retrofit(convolutions(), batches(3, 12, 12), recipe=QUICK, progress=False)
+
+
 ELSEWHERE = [torch.ones(3, 4), torch.randn(5, 4, generator=torch.Generator().manual_seed(2)), torch.zeros(4, 4)]
 CASES: dict[str, Callable[[Path], Any]] = {
     "nowhere": lambda folder: flat(),
@@ -119,6 +143,7 @@ REFUSED: dict[str, Callable[[int, Path], Any]] = {
     "lengths": lambda rank, folder: flat(data=batches(4)[: 3 + rank]),
     "a failure": lambda rank, folder: flat(data=broken(rank)),
     "a bad folder": lambda rank, folder: flat(cache=Path(__file__) / "under a file"),
+    "a fit that fails": lambda rank, folder: failing_fit(rank),
     "a folder of one's own": lambda rank, folder: flat(cache=folder / f"own{rank}"),
 }
 
@@ -136,7 +161,7 @@ def run_page(folder: Path) -> None:
     with (
         mock.patch("torch.distributed.init_process_group"),
         mock.patch("torch.distributed.destroy_process_group"),
-        mock.patch("repulse.particles.loop.LEAST_STEPS", 20),
+        mock.patch("repulse.particles.loop.MIN_STEPS", 20),
     ):
         exec(code.replace("/shared", str(folder)), {})
 
@@ -147,6 +172,7 @@ def main(folder: Path) -> None:
     torch.distributed.init_process_group("gloo")
     rank = torch.distributed.get_rank()
     found = {name: tensors(case(folder)) for name, case in CASES.items()}
+    found["fitted differently"] = [fitted_differently(rank)]
     said = {}
     for name, case in REFUSED.items():
         try:
@@ -189,6 +215,21 @@ def test_two_processes_hold_what_one_computes(folder, tmp_path, name):
             torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-5)
 
 
+def test_all_processes_end_with_the_heads_of_the_first(folder):
+    ((first,), (second,)) = (
+        torch.load(folder / f"rank{rank}.pt", weights_only=True)["fitted differently"] for rank in range(2)
+    )
+    assert torch.equal(first, second)
+    assert torch.equal(first, fitted_differently(0))
+    assert not torch.allclose(first, fitted_differently(1))
+
+
+def test_a_fit_that_fails_in_one_process_ends_all(folder):
+    other, own = said(folder, "a fit that fails")
+    assert own == "no"
+    assert other == "Expected process 1 to be done with its work, but got an error, which it reports."
+
+
 def test_the_script_for_readers_runs(folder):
     ensemble = load(folder / "heads", convolutions())
     assert ensemble.predict(batches(3, 12, 12)[0]).log_probs.shape == (ensemble.heads.count, 7, 3)
@@ -208,7 +249,7 @@ def test_data_that_was_shared_out_already_is_refused(folder, name):
 def test_an_error_in_one_process_ends_all(folder):
     other, own = said(folder, "a failure")
     assert own.startswith("Expected batch 1 of `data` to be finite")
-    assert other == "Expected process 1 to be done with its batch, but got an error, which it reports."
+    assert other == "Expected process 1 to be done with its work, but got an error, which it reports."
 
 
 def test_a_folder_that_cannot_be_used_ends_all(folder):

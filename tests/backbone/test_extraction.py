@@ -19,7 +19,7 @@ import repulse
 from repulse import CacheError, CacheWarning, DataError, Recipe, fit_heads, retrofit
 from repulse._finite import all_finite
 from repulse.backbone import Backbone, Tap, compute_features, pace, reading, split, taps
-from repulse.backbone.batches import fast_digest_of
+from repulse.backbone.fingerprint import fast_digest_of
 from repulse.backbone.reading import fixed_random_state, in_background, pinned, read_ahead
 from repulse.prediction import ClassPrediction
 

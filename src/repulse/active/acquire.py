@@ -20,11 +20,9 @@ from tqdm import tqdm
 
 from repulse._files import write_whole
 from repulse.active.batchbald import batchbald
-from repulse.backbone.batches import size_of
+from repulse.backbone.batches import input_batches, limit_batch_size, size_of
 from repulse.ensemble import Ensemble
 from repulse.errors import CheckpointError, DataError, RepulseError, check_choice, check_positive_integer, expected
-from repulse.evaluation.overlap import batches_of
-from repulse.evaluation.passes import cut
 from repulse.prediction import ClassPrediction, Prediction
 
 SCORES = ("epistemic", "total", "batchbald", "own", "random")
@@ -194,8 +192,8 @@ def _batches(ensemble: Any, pool: Any, batch_size: int) -> Iterator[Any]:
         if isinstance(sampler, RandomSampler | SubsetRandomSampler | WeightedRandomSampler):
             raise DataError(expected("pool", "in a fixed order, so that indices mean something", "a shuffling loader"))
     several = ensemble.backbone.several if isinstance(ensemble, Ensemble) else None
-    batches = batches_of([pool] if isinstance(pool, Mapping) else pool, "pool", several)  # a mapping is one batch
-    return (inputs for inputs, _ in cut(((inputs, None) for inputs in batches), batch_size))
+    batches = input_batches([pool] if isinstance(pool, Mapping) else pool, "pool", several)  # a mapping is one batch
+    return (inputs for inputs, _ in limit_batch_size(((inputs, None) for inputs in batches), batch_size))
 
 
 def _scores(ensemble: Any, inputs: Any, score: str) -> tuple[Float[Tensor, " B"], Prediction | None]:

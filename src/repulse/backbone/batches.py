@@ -1,4 +1,4 @@
-"""What a batch may look like, and what is done with one: find inputs and targets, move, shorten, feed, fingerprint.
+"""The one place that knows what a batch may look like: find inputs and targets, iterate, move, cut, feed.
 
 The inputs of a model are a tensor, a mapping of names to tensors (as Hugging Face encodings are; the model is then
 called with keywords), or a tuple of several (called with each). A batch is inputs alone, `(inputs, targets)`, or a
@@ -7,12 +7,10 @@ mapping that also holds the targets under one of `TARGETS`.
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -24,16 +22,17 @@ TARGETS = ("labels", "label", "targets", "target")
 
 FORMS = "a tensor, a mapping of tensors, or a tuple that starts with one"
 
-ROW_BYTES = 8 * 1021
-"""Bytes of a row in `fast_digest_of`: a prime number of integers, with which nothing in an image lines up."""
-
 
 def inputs_of(
     batch: Any, name: str = "each batch", error: type[DataError] = DataError, several: int | None = None
 ) -> Any:
-    """The inputs of a batch: the batch itself without its targets, or its first element.
+    """Return the inputs of a batch: the batch itself without its targets, or its first element.
 
-    If the model takes `several` tensors, that many of them are inputs, not inputs and what belongs to them.
+    Args:
+        batch: in any form.
+        name: of the batch, for messages.
+        error: to raise if there are no inputs.
+        several: number of tensors that the model takes as separate arguments; that many of them are all inputs.
     """
     inputs = batch
     if isinstance(batch, tuple | list) and batch and not are_separate_inputs(batch, several):
@@ -47,29 +46,110 @@ def inputs_of(
     return inputs
 
 
-def inputs_and_targets(batch: Any, i: int) -> tuple[Any, Tensor]:
-    """Inputs and targets of the i-th batch, checked."""
-    name = f"batch {i} of `data`"
+def inputs_and_targets(batch: Any, name: str) -> tuple[Any, Tensor]:
+    """Return the inputs and the targets of a labelled batch, as many of one as of the other."""
     if isinstance(batch, Mapping):
-        target = next((batch[key] for key in TARGETS if key in batch), None)
+        targets = next((batch[key] for key in TARGETS if key in batch), None)
     else:
-        target = batch[1] if isinstance(batch, tuple | list) and len(batch) > 1 else None
-    if not isinstance(target, Tensor):
+        targets = batch[1] if isinstance(batch, tuple | list) and len(batch) > 1 else None
+    if not isinstance(targets, Tensor):
         wanted = "a tuple (inputs, targets) of tensors, or a mapping with `labels`"
         raise DataError(expected(name, wanted, describe_batch(batch)))
     inputs = inputs_of(batch, name)
     size = size_of(inputs)
-    if not size:
+    if targets.shape[:1] != (size,):
+        raise DataError(expected(f"the targets of {name}", f"{size}, one an input", f"shape {tuple(targets.shape)}"))
+    return inputs, targets
+
+
+def training_batch(batch: Any, i: int) -> tuple[Any, Tensor]:
+    """Return the inputs and the targets of the i-th batch of `data`, which must be usable for a fit."""
+    name = f"batch {i} of `data`"
+    inputs, targets = inputs_and_targets(batch, name)
+    if not len(targets):
         raise DataError(expected(name, "non-empty", describe_batch(tensors_of(inputs)[0][1])))
-    if not target.ndim or len(target) != size:
-        raise DataError(expected(f"the targets of batch {i}", f"{size}, one an input", f"shape {tuple(target.shape)}"))
-    if target.is_floating_point() and not bool(torch.isfinite(target).all()):
+    if targets.is_floating_point() and not bool(torch.isfinite(targets).all()):
         raise DataError(expected(f"the targets of batch {i}", "finite", "NaN or infinite values"))
-    return inputs, target
+    return inputs, targets
+
+
+def labelled_batches(data: Any, name: str) -> Iterator[tuple[Any, Tensor]]:
+    """Iterate over the inputs and targets of one batch in a tuple, or of a loader of labelled batches."""
+    batches: Any = [data] if isinstance(data, tuple) else data
+    if isinstance(data, Tensor | Mapping | str) or not isinstance(batches, Iterable):
+        raise DataError(expected(name, "(inputs, targets) or a loader of labelled batches", type(data).__name__))
+    count = 0
+    for i, batch in enumerate(batches):
+        inputs, targets = inputs_and_targets(batch, f"batch {i} of `{name}`")
+        count += len(targets)
+        yield inputs, targets.flatten() if targets.shape[1:] == (1,) else targets
+    if not count:
+        raise DataError(expected(name, "at least one sample", "none"))
+
+
+def input_batches(samples: Any, name: str, several: int | None = None) -> Iterator[Any]:
+    """Iterate over the batches of inputs in a tensor, a tuple that is one batch, a loader, or a mapping to such.
+
+    If the model takes `several` tensors as separate arguments, that many in a tuple are the inputs of one batch.
+    """
+    if isinstance(samples, Tensor) or (
+        isinstance(samples, tuple) and (are_separate_inputs(samples, several) or not _is_split_tensor(samples))
+    ):
+        batches: Iterable[Any] = [samples]
+    elif isinstance(samples, Mapping):
+        batches = (batch for key, part in samples.items() for batch in input_batches(part, f"{name}[{key!r}]", several))
+    elif isinstance(samples, Iterable) and not isinstance(samples, str):
+        batches = samples
+    else:
+        raise DataError(expected(name, "a tensor, a loader or a mapping of names to such", type(samples).__name__))
+    count = 0
+    for batch in batches:
+        inputs = inputs_of(batch, f"each batch of `{name}`", several=several)
+        count += size_of(inputs)
+        yield inputs
+    if not count:
+        raise DataError(expected(name, "at least one sample", "none"))
+
+
+def limit_batch_size(batches: Iterable[tuple[Any, Any]], size: int) -> Iterator[tuple[Any, Any]]:
+    """Cut batches of inputs and targets (or None) into batches of at most `size` samples."""
+    for inputs, targets in batches:
+        whole = size_of(inputs)
+
+        def part(value: Any, start: int, whole: int = whole) -> Any:
+            if isinstance(value, Mapping):
+                return {key: part(entry, start) for key, entry in value.items()}
+            if isinstance(value, tuple):
+                return tuple(part(entry, start) for entry in value)
+            return value[start : start + size] if isinstance(value, Tensor) and value.shape[:1] == (whole,) else value
+
+        yield from ((part(inputs, start), part(targets, start)) for start in range(0, whole, size))
+
+
+def is_one_batch(x: Any, several: int | None) -> bool:
+    """Check whether something is one batch (inputs, or inputs and targets) rather than a loader or list of batches."""
+    if isinstance(x, Tensor | Mapping):
+        return True
+    if not isinstance(x, tuple | list) or not x:
+        return False
+    if are_separate_inputs(x, several):
+        return True
+    if isinstance(x[0], Mapping | tuple | list):
+        return len(x) > 1 and isinstance(x[1], Tensor) and bool(tensors_of(x[0])) and len(x[1]) == size_of(x[0])
+    if not isinstance(x[0], Tensor):
+        return False
+    if len(x) == 1 or not isinstance(x[1], Tensor):
+        return True
+    if x[1].shape[1:] != x[0].shape[1:]:  # targets, if they can be: as many, and of fewer dimensions or another type
+        fewer = x[1].ndim < x[0].ndim or x[1].shape[1:] == (1,) or x[1].dtype != x[0].dtype
+        return len(x[1]) == len(x[0]) and fewer
+    if len(x) == 2 and x[0].shape[1:] == (1,):
+        raise DataError(expected("x", "a tensor of inputs", "two columns: one batch with its targets, or two batches?"))
+    return False
 
 
 def are_separate_inputs(batch: Any, several: int | None) -> bool:
-    """Whether a sequence is what a model of several inputs takes."""
+    """Check whether a sequence holds all the tensors that a model of `several` inputs takes."""
     return (
         several is not None
         and isinstance(batch, tuple | list)
@@ -79,7 +159,7 @@ def are_separate_inputs(batch: Any, several: int | None) -> bool:
 
 
 def tensors_of(inputs: Any) -> list[tuple[str, Tensor]]:
-    """All tensors of some inputs, with a name for each."""
+    """Return all tensors of some inputs, with a name for each."""
     if isinstance(inputs, Tensor):
         return [("", inputs)]
     items = inputs.items() if isinstance(inputs, Mapping) else enumerate(inputs)
@@ -87,28 +167,28 @@ def tensors_of(inputs: Any) -> list[tuple[str, Tensor]]:
 
 
 def size_of(inputs: Any) -> int:
-    """Number of samples: the length of the first tensor that has one."""
+    """Return the number of samples: the length of the first tensor that has one."""
     return next((len(value) for _, value in tensors_of(inputs) if value.ndim), 0)
 
 
 def to_device(inputs: Any, device: torch.device) -> Any:
-    """The same inputs on a device."""
+    """Copy inputs to a device."""
     return map_tensors(inputs, lambda value: value.to(device, non_blocking=device.type == "cuda"))
 
 
 def first_samples(inputs: Any, size: int) -> Any:
-    """The first few samples of some inputs."""
+    """Return the first few samples of some inputs."""
     whole = size_of(inputs)
     return map_tensors(inputs, lambda value: value[:size] if value.ndim and len(value) == whole else value)
 
 
 def is_image(value: Tensor) -> bool:
-    """Whether a tensor may have its channels first or last in memory."""
+    """Check whether a tensor may have its channels first or last in memory."""
     return value.ndim == 4 and value.is_floating_point()
 
 
 def channels_last(value: Tensor) -> Tensor:
-    """The same images with their channels last in memory, which a convolution then keeps up."""
+    """Lay out images with their channels last in memory, which convolutions then preserve."""
     return value.contiguous(memory_format=torch.channels_last) if is_image(value) else value
 
 
@@ -120,7 +200,7 @@ def call(model: nn.Module, inputs: Any) -> Any:
 
 
 def logits_of(outputs: Any) -> Tensor:
-    """The tensor in what a model returns: itself, its `.logits` or `["logits"]`, or the first of a tuple."""
+    """Return the tensor in what a model returns: itself, its `.logits` or `["logits"]`, or the first of a tuple."""
     found = outputs
     if not isinstance(found, Tensor):
         found = getattr(outputs, "logits", None)
@@ -135,49 +215,14 @@ def logits_of(outputs: Any) -> Tensor:
 
 
 def mask_of(inputs: Any) -> Tensor | None:
-    """Which tokens of a text are no padding, if the inputs say so."""
+    """Return which tokens of a text are not padding, if the inputs say so."""
     mask = inputs.get("attention_mask") if isinstance(inputs, Mapping) else None
     return mask if isinstance(mask, Tensor) and mask.ndim == 2 else None
 
 
-def digest_of(*parts: Any) -> str:
-    """A short fingerprint of tensors, and of their names, types and shapes."""
-    digest = hashlib.blake2b(digest_size=16)
-    for part in parts:
-        for name, value in tensors_of(part):
-            digest.update(f"{name}|{value.dtype}|{tuple(value.shape)}|".encode())
-            digest.update(as_bytes(value))
-    return digest.hexdigest()
-
-
-def fast_digest_of(*parts: Any) -> str:
-    """As `digest_of`, ten times faster, and good enough to tell one batch from another that nobody forged.
-
-    Large tensors are seen as rows of 64-bit integers, of which the sums along rows and columns are digested: what is
-    changed, moved or exchanged changes one of them.
-    """
-    digest = hashlib.blake2b(digest_size=16)
-    for part in parts:
-        for name, value in tensors_of(part):
-            digest.update(f"{name}|{value.dtype}|{tuple(value.shape)}|".encode())
-            numbers = as_bytes(value)
-            whole = len(numbers) // ROW_BYTES * ROW_BYTES
-            rows = np.frombuffer(numbers[:whole], dtype=np.uint64).reshape(-1, ROW_BYTES // 8)
-            for axis in (0, 1):
-                digest.update(np.add.reduce(rows, axis=axis).data)
-            digest.update(numbers[whole:])
-    return digest.hexdigest()
-
-
-def as_bytes(value: Tensor) -> memoryview:
-    """The numbers of a tensor as bytes, of any type."""
-    flat = value.detach().cpu().contiguous().flatten()
-    return flat.view(torch.uint8).numpy().data
-
-
 @contextmanager
 def explaining_failures(inputs: Any, name: str, error: type[DataError]) -> Iterator[None]:
-    """Around a pass of the network: what it cannot take becomes an error that says which inputs they were."""
+    """Turn what a network raises inside into an error that says which inputs it could not take."""
     for _, value in tensors_of(inputs):
         if value.is_floating_point() and value.ndim and not all_finite(value):
             bad = (~torch.isfinite(value)).flatten(start_dim=1).any(dim=1) if value.ndim > 1 else ~value.isfinite()
@@ -196,7 +241,7 @@ def explaining_failures(inputs: Any, name: str, error: type[DataError]) -> Itera
 
 
 def map_tensors(inputs: Any, function: Callable[[Tensor], Tensor]) -> Any:
-    """The same inputs with each tensor replaced."""
+    """Replace each tensor of some inputs."""
     if isinstance(inputs, Tensor):
         return function(inputs)
     if isinstance(inputs, Mapping):
@@ -204,12 +249,18 @@ def map_tensors(inputs: Any, function: Callable[[Tensor], Tensor]) -> Any:
     return tuple(function(value) if isinstance(value, Tensor) else value for value in inputs)
 
 
+def _is_split_tensor(parts: tuple[Any, ...]) -> bool:
+    """Check whether a tuple is a tensor cut into batches by `Tensor.split`, not inputs and what belongs to them."""
+    shapes = {(part.shape[1:], part.dtype) if isinstance(part, Tensor) else None for part in parts}
+    return len(shapes) == 1 and None not in shapes
+
+
 def _has_tensor(inputs: Any) -> bool:
     return isinstance(inputs, Tensor) or (isinstance(inputs, Mapping | tuple) and bool(tensors_of(inputs)))
 
 
 def describe_batch(batch: Any) -> str:
-    """What came, in words."""
+    """Describe the form of a batch in words."""
     if isinstance(batch, Tensor):
         return f"a tensor of shape {tuple(batch.shape)}"
     if isinstance(batch, Mapping):

@@ -17,15 +17,8 @@ from torch import Tensor
 from tqdm import tqdm
 
 from repulse._finite import all_finite
-from repulse.backbone.batches import (
-    explaining_failures,
-    fast_digest_of,
-    inputs_and_targets,
-    inputs_of,
-    size_of,
-    to_device,
-)
-from repulse.backbone.fingerprint import architecture_of, settings_of, weights_of
+from repulse.backbone.batches import explaining_failures, inputs_of, size_of, to_device, training_batch
+from repulse.backbone.fingerprint import architecture_of, fast_digest_of, settings_of, weights_of
 from repulse.backbone.memory_format import MemoryFormatChooser
 from repulse.backbone.ranks import AnyStore, Ranks, SharedStore
 from repulse.backbone.reading import bar, derived_seed, first_batch, length_of, passes
@@ -156,7 +149,7 @@ def _training_pass(
     largest = 0
     batches = stack.enter_context(closing(passes(data, plan.augmentations, plan.seed, plan.device)))
     for i, batch in enumerate(bar(batches, "features", total, plan.progress)):
-        inputs, target = inputs_and_targets(batch, i)
+        inputs, target = training_batch(batch, i)
         size = size_of(inputs)
         key = "" if plan.cache is None else fast_digest_of(inputs, target)
         if not train.complete and not train.covers(key):
@@ -181,7 +174,7 @@ def _fingerprint_of_data(plan: _Extraction, data: Iterable[Any]) -> tuple[dict[s
     """For a folder, what the data is like, and rows as it will keep them; other processes must see the same data."""
     if plan.cache is None and plan.ranks.size == 1:
         return None, ()
-    inputs, target = inputs_and_targets(first_batch(data, plan.seed), 0)
+    inputs, target = training_batch(first_batch(data, plan.seed), 0)
     seen, batches = fast_digest_of(inputs, target), length_of(data)
     plan.ranks.check_same(seen, batches)
     if plan.cache is None:

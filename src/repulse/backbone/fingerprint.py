@@ -1,4 +1,4 @@
-"""Fingerprints: which network, with which weights, computed something that was kept."""
+"""Fingerprints of networks, settings and tensors: what computed something that was kept, and from what."""
 
 from __future__ import annotations
 
@@ -8,13 +8,17 @@ from types import CodeType, FunctionType
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor, nn
 
-from repulse.backbone.batches import as_bytes, digest_of
+from repulse.backbone.batches import tensors_of
+
+ROW_BYTES = 8 * 1021
+"""Bytes of a row in `fast_digest_of`: a prime number of integers, with which nothing in an image lines up."""
 
 
 def architecture_of(model: nn.Module) -> dict[str, str]:
-    """The class of a network, and a digest of the modules it is made of and of the shapes of all they hold."""
+    """Return the class of a network, and a digest of the modules it is made of and of the shapes of all they hold."""
     digest = hashlib.sha256()
     for name, module in model.named_modules():
         digest.update(f"{name}|{type(module).__name__}\n".encode())
@@ -25,7 +29,7 @@ def architecture_of(model: nn.Module) -> dict[str, str]:
 
 
 def weights_of(model: nn.Module) -> str:
-    """A digest of all parameters and buffers of a network, wherever they are."""
+    """Compute a digest of all parameters and buffers of a network, wherever they are."""
     digest = hashlib.sha256()
     for name, value in model.state_dict().items():
         if isinstance(value, Tensor):
@@ -35,12 +39,12 @@ def weights_of(model: nn.Module) -> str:
 
 
 def fingerprint_of(model: nn.Module) -> dict[str, str]:
-    """Which network it is, and with which weights."""
+    """Return which network it is, and with which weights."""
     return {**architecture_of(model), "weights": weights_of(model)}
 
 
 def settings_of(thing: Any, seen: tuple[int, ...] = ()) -> Any:
-    """What an object was made with, and the code of classes that are not ours, to be written down and compared."""
+    """Describe what an object was made with, and the code of classes that are not ours, as plain data."""
     if isinstance(thing, bool | int | float | str) or thing is None:
         return thing
     if id(thing) in seen:
@@ -67,3 +71,38 @@ def settings_of(thing: Any, seen: tuple[int, ...] = ()) -> Any:
     kinds = [kind for kind in type(thing).__mro__ if not kind.__module__.startswith(("repulse.", "builtins", "abc"))]
     code = [value for kind in kinds for value in vars(kind).values() if isinstance(value, FunctionType)]
     return {"class": type(thing).__qualname__, "code": settings_of(code, seen), **settings_of(vars(thing), seen)}
+
+
+def digest_of(*parts: Any) -> str:
+    """Compute a short digest of tensors, and of their names, types and shapes."""
+    digest = hashlib.blake2b(digest_size=16)
+    for part in parts:
+        for name, value in tensors_of(part):
+            digest.update(f"{name}|{value.dtype}|{tuple(value.shape)}|".encode())
+            digest.update(as_bytes(value))
+    return digest.hexdigest()
+
+
+def fast_digest_of(*parts: Any) -> str:
+    """Compute a digest ten times faster than `digest_of`, good enough to tell batches apart that nobody forged.
+
+    Large tensors are seen as rows of 64-bit integers, of which the sums along rows and columns are digested: what is
+    changed, moved or exchanged changes one of them.
+    """
+    digest = hashlib.blake2b(digest_size=16)
+    for part in parts:
+        for name, value in tensors_of(part):
+            digest.update(f"{name}|{value.dtype}|{tuple(value.shape)}|".encode())
+            numbers = as_bytes(value)
+            whole = len(numbers) // ROW_BYTES * ROW_BYTES
+            rows = np.frombuffer(numbers[:whole], dtype=np.uint64).reshape(-1, ROW_BYTES // 8)
+            for axis in (0, 1):
+                digest.update(np.add.reduce(rows, axis=axis).data)
+            digest.update(numbers[whole:])
+    return digest.hexdigest()
+
+
+def as_bytes(value: Tensor) -> memoryview:
+    """View the numbers of a tensor of any type as bytes."""
+    flat = value.detach().cpu().contiguous().flatten()
+    return flat.view(torch.uint8).numpy().data

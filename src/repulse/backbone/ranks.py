@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -25,6 +26,8 @@ MAX_WORK = 2
 """Pieces of work that a batch makes at most: its own features, and those of repulsion samples drawn from it."""
 
 FAILED = -1
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -123,7 +126,24 @@ class Ranks:
         self._check(failure, [0] if state == FAILED else [])
         return found
 
-    def all_done(self, failure: RepulseError | None) -> None:
+    def agree(self, compute: Callable[[], T]) -> T:
+        """Compute in every process, and return in all of them what the first one computed.
+
+        All compute, although one result counts, because a wait of minutes for the first would end in a timeout. The
+        result must be picklable and on the CPU; processes of one kind differ by rounding only.
+        """
+        if self.size == 1:
+            return compute()
+        result, failure = [None], None
+        try:
+            result = [compute()]
+        except BaseException as error:  # the others must not wait for ever
+            failure = error
+        self.all_done(failure)
+        dist.broadcast_object_list(result, 0, device=self.link)
+        return result[0]  # pyright: ignore[reportReturnType]
+
+    def all_done(self, failure: BaseException | None) -> None:
         """Wait until all have come as far; raise what went wrong here, or say where it did."""
         from_first_process = self._gathered([FAILED if failure else 0])
         self._check(failure, [r for r, (state,) in enumerate(from_first_process) if state == FAILED])
@@ -147,7 +167,7 @@ class Ranks:
         if failure is not None:
             raise failure
         if failed:
-            raise RepulseError(expected(f"process {failed[0]}", "done with its batch", "an error, which it reports"))
+            raise RepulseError(expected(f"process {failed[0]}", "done with its work", "an error, which it reports"))
 
 
 class SharedStore:

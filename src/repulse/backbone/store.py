@@ -32,7 +32,7 @@ from tqdm import tqdm
 
 from repulse._files import sweep, write_whole
 from repulse._mapped import map_file
-from repulse.backbone.batches import as_bytes
+from repulse.backbone.fingerprint import as_bytes
 from repulse.errors import CacheError, CacheWarning, DataError, expected
 
 MEMORY_LIMIT = 4 * 2**30

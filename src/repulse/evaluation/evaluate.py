@@ -16,11 +16,12 @@ from torch import Tensor
 from tqdm import tqdm
 
 from repulse._files import with_nan, without_nan, write_whole
+from repulse.backbone.batches import input_batches, labelled_batches, limit_batch_size
 from repulse.ensemble import Ensemble
 from repulse.errors import CheckpointError, DataError, RecipeError, check_positive_integer, expected
 from repulse.evaluation import summary
-from repulse.evaluation.overlap import Index, batches_of
-from repulse.evaluation.passes import Method, Pass, cut, labelled_batches, pass_over
+from repulse.evaluation.overlap import Index
+from repulse.evaluation.passes import Method, Pass, pass_over
 from repulse.metrics.resampling import Interval
 from repulse.prediction import ClassPrediction
 
@@ -159,20 +160,25 @@ def evaluate(
     ood = _named(ood)
     several = method.backbone.several if isinstance(method, Ensemble) else None
     repelled, own = Index(), Index()
-    for batch in () if repulsion is None else batches_of(repulsion, "repulsion", several):
+    for batch in () if repulsion is None else input_batches(repulsion, "repulsion", several):
         repelled.add(batch)
 
     def run(label: str, batches: Iterator[tuple[Any, Tensor | None]], known: dict[str, Index]) -> Pass:
         bar = tqdm(
-            cut(batches, batch_size), f"evaluating {label}", unit="batch", delay=2, disable=not progress, leave=False
+            limit_batch_size(batches, batch_size),
+            f"evaluating {label}",
+            unit="batch",
+            delay=2,
+            disable=not progress,
+            leave=False,
         )
         return pass_over(method, label, iter(bar), known, own)
 
-    inside = run("id", labelled_batches(id), {"repulsion": repelled})
+    inside = run("id", labelled_batches(id, "id"), {"repulsion": repelled})
     outside = {}
     for key, samples in ood.items():
         loader = [samples] if isinstance(samples, Mapping) else samples  # the names of inputs, not of sets
-        batches = ((inputs, None) for inputs in batches_of(loader, f"ood[{key!r}]", several))
+        batches = ((inputs, None) for inputs in input_batches(loader, f"ood[{key!r}]", several))
         outside[key] = run(key, batches, {"repulsion": repelled, "id": own})
     name = name or str(getattr(method, "name", type(method).__name__))
     return _evaluation(name, inside, outside, human, bootstrap)

@@ -8,15 +8,13 @@ their numbers differ by rounding (features computed in another batch), and sets 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from repulse.backbone.batches import are_separate_inputs, inputs_of, size_of, tensors_of
-from repulse.errors import DataError, expected
+from repulse.backbone.batches import input_batches, size_of, tensors_of
 
 PROJECTIONS = 16
 NEAR = 2e-4
@@ -38,34 +36,10 @@ def overlap(samples: Any, others: Any) -> float:
         others: likewise. Samples are compared as they are: an image in [0, 255] is not found among images in [0, 1].
     """
     known = Index()
-    for batch in batches_of(samples, "samples"):
+    for batch in input_batches(samples, "samples"):
         known.add(batch)
-    found = [known.find(batch) for batch in batches_of(others, "others")]
+    found = [known.find(batch) for batch in input_batches(others, "others")]
     return float(torch.cat(found).double().mean())
-
-
-def batches_of(samples: Any, name: str, several: int | None = None) -> Iterator[Any]:
-    """The batches of inputs in a tensor, a tuple that is one batch, a loader, or a mapping of names to such.
-
-    If the model takes `several` tensors side by side, that many in a tuple are the inputs of one batch.
-    """
-    if isinstance(samples, Tensor) or (
-        isinstance(samples, tuple) and (are_separate_inputs(samples, several) or not _is_split(samples))
-    ):
-        batches: Iterable[Any] = [samples]
-    elif isinstance(samples, Mapping):
-        batches = (batch for key, part in samples.items() for batch in batches_of(part, f"{name}[{key!r}]", several))
-    elif isinstance(samples, Iterable) and not isinstance(samples, str):
-        batches = samples
-    else:
-        raise DataError(expected(name, "a tensor, a loader or a mapping of names to such", type(samples).__name__))
-    count = 0
-    for batch in batches:
-        inputs = inputs_of(batch, f"each batch of `{name}`", several=several)
-        count += size_of(inputs)
-        yield inputs
-    if not count:
-        raise DataError(expected(name, "at least one sample", "none"))
 
 
 class Index:
@@ -132,12 +106,6 @@ class Shelf:
             at[asking] += 1
             asking = asking[~same & (at[asking] < end[asking])]
         return found
-
-
-def _is_split(parts: tuple[Any, ...]) -> bool:
-    """Whether a tuple is a tensor cut into batches, as `Tensor.split` does it, not inputs and what belongs to them."""
-    shapes = {(part.shape[1:], part.dtype) if isinstance(part, Tensor) else None for part in parts}
-    return len(shapes) == 1 and None not in shapes
 
 
 def rows_of(inputs: Any) -> tuple[Float[Tensor, "B d"], bool]:

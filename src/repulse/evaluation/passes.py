@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
-from repulse.backbone.batches import TARGETS, inputs_of, size_of
+from repulse.backbone.batches import size_of
 from repulse.ensemble import Ensemble
 from repulse.errors import DataError, expected
 from repulse.evaluation.overlap import Index
@@ -111,42 +111,3 @@ def _mixture(prediction: Prediction) -> Prediction:
     if isinstance(prediction, ClassPrediction):
         return ClassPrediction(mean_log_probs(prediction.log_probs).unsqueeze(0))
     return prediction
-
-
-def labelled_batches(data: Any) -> Iterator[tuple[Any, Tensor]]:
-    """Inputs and targets of each batch; a tuple is one."""
-    batches: Any = [data] if isinstance(data, tuple) else data
-    if isinstance(data, Tensor | Mapping | str) or not isinstance(batches, Iterable):
-        raise DataError(expected("id", "(inputs, targets) or a loader of labelled batches", type(data).__name__))
-    count = 0
-    for i, batch in enumerate(batches):
-        if isinstance(batch, Mapping):
-            targets = next((batch[key] for key in TARGETS if key in batch), None)
-        else:
-            targets = batch[1] if isinstance(batch, tuple | list) and len(batch) > 1 else None
-        if not isinstance(targets, Tensor):
-            wanted = "(inputs, targets), or a mapping with `labels`"
-            raise DataError(expected(f"batch {i} of `id`", wanted, type(batch).__name__))
-        inputs = inputs_of(batch, f"batch {i} of `id`")
-        if targets.shape[:1] != (size_of(inputs),):
-            got = f"shape {tuple(targets.shape)}"
-            raise DataError(expected(f"the targets of batch {i} of `id`", f"{size_of(inputs)}, one an input", got))
-        count += len(targets)
-        yield inputs, targets.flatten() if targets.shape[1:] == (1,) else targets
-    if not count:
-        raise DataError(expected("id", "at least one sample", "none"))
-
-
-def cut(batches: Iterable[tuple[Any, Any]], size: int) -> Iterator[tuple[Any, Any]]:
-    """Batches of at most this size."""
-    for inputs, targets in batches:
-        whole = size_of(inputs)
-
-        def part(value: Any, start: int, whole: int = whole) -> Any:
-            if isinstance(value, Mapping):
-                return {key: part(entry, start) for key, entry in value.items()}
-            if isinstance(value, tuple):
-                return tuple(part(entry, start) for entry in value)
-            return value[start : start + size] if isinstance(value, Tensor) and value.shape[:1] == (whole,) else value
-
-        yield from ((part(inputs, start), part(targets, start)) for start in range(0, whole, size))

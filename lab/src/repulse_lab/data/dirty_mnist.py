@@ -20,7 +20,7 @@ from safetensors import torch as safetensors
 from torch import Tensor
 
 from repulse._files import sweep, write_whole
-from repulse.backbone.batches import as_bytes
+from repulse.backbone.fingerprint import as_bytes
 from repulse.backbone.store import explaining_disk_errors, locked
 from repulse.errors import CacheWarning, DataError, RecipeError, check_choice, expected
 from repulse_lab.data.ambiguous import CLASSES, Effort, Maker

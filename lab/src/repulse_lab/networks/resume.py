@@ -22,8 +22,7 @@ from safetensors import torch as safetensors
 from torch import Tensor, nn
 
 from repulse._files import sweep, write_whole
-from repulse.backbone.batches import digest_of
-from repulse.backbone.fingerprint import weights_of
+from repulse.backbone.fingerprint import digest_of, weights_of
 from repulse.errors import CheckpointError, expected
 
 FORMAT = 1

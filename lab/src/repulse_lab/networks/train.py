@@ -15,8 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from tqdm import tqdm
 
-from repulse.backbone.batches import digest_of
-from repulse.backbone.fingerprint import architecture_of, weights_of
+from repulse.backbone.fingerprint import architecture_of, digest_of, weights_of
 from repulse.errors import DataError, RecipeError, RepulseError, expected
 from repulse_lab.data.images import normalise
 from repulse_lab.networks import resume

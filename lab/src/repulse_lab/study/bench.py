@@ -17,8 +17,7 @@ from tqdm import tqdm
 from repulse._files import write_whole
 from repulse._modes import evaluating
 from repulse.backbone import Backbone, split
-from repulse.backbone.batches import digest_of
-from repulse.backbone.fingerprint import fingerprint_of, settings_of
+from repulse.backbone.fingerprint import digest_of, fingerprint_of, settings_of
 from repulse.baselines import LastLayer
 from repulse.particles.scaling import Scaling
 from repulse.recipe import Recipe
