@@ -14,8 +14,10 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+import repulse
 from repulse import FS_RLL_E, LL_E, RLL_E, BackboneError, Recipe, retrofit
 from repulse.backbone import Backbone, Tap, split
+from repulse.backbone.tap_choice import MAX_COLUMNS, within_columns
 from repulse.particles.scaling import Scaling
 from repulse_lab.networks.resnet_cifar import ResNetCifar
 from torchvision_operators import define_missing
@@ -124,6 +126,24 @@ def test_what_is_no_tensor_cannot_be_tapped():
         Tap("here", "channels_first", 6).read({"a": normal(2, 3)}, None)
 
 
+@pytest.mark.parametrize("layout", ["channels_first", "channels_last"])
+def test_channels_of_a_group_share_the_statistics_of_all_their_values(layout):
+    values = 3 + 2 * normal(2, 7, 4, 3)
+    rows = [[group.flatten().tolist() for group in sample.split(3)] for sample in values]
+    wanted = torch.tensor([m + d for m, d in map(naive, rows)])
+    shown = values if layout == "channels_first" else values.movedim(1, -1)
+    tap = Tap("here", layout, 14).grouped(3)
+    assert (tap.columns, tap.group) == (6, 3)
+    torch.testing.assert_close(tap.read(shown, None), wanted)
+    mean, deviation = Tap("here", layout, 7, "mean").grouped(3), Tap("here", layout, 7, "deviation").grouped(3)
+    torch.testing.assert_close(torch.cat([mean.read(shown, None), deviation.read(shown, None)], dim=1), wanted)
+
+
+def test_neighbours_in_a_vector_are_averaged():
+    values = torch.tensor([[1.0, 3.0, 5.0, 9.0, 4.0]])
+    assert Tap("here", "vector", 5).grouped(2).read(values, None).tolist() == [[2.0, 7.0, 4.0]]
+
+
 # Padding.
 
 
@@ -210,7 +230,7 @@ WHERE = {
     "resnet18": (
         lambda: timm_model("resnet18"),
         (3, 64, 64),
-        [("act1", 128), ("layer1", 128), ("layer2", 256), ("layer3", 512), ("layer4", 512)],
+        [("act1", 64), ("layer1", 64), ("layer2", 128), ("layer3", 256), ("layer4", 256)],
         FIRST,
     ),
     "cifar resnet": (
@@ -231,10 +251,10 @@ WHERE = {
     "swin": (
         lambda: timm_model("swin_tiny_patch4_window7_224", **SWIN),
         (3, 64, 64),
-        [("layers.0", 192), ("layers.1", 384), ("layers.2", 768), ("norm", 768)],
+        [("layers.0", 64), ("layers.1", 128), ("layers.2", 256), ("layers", 512)],
         LAST,
     ),
-    "mlp": (mlp, (4,), [], None),
+    "mlp": (mlp, (4,), [("inputs", 4), ("1", 8)], "vector"),
     "time series": (series, (4, 32), [("1", 16), ("4", 32), ("7", 24)], FIRST),
 }
 
@@ -259,6 +279,9 @@ def read_alone(model, x, taps):
     """The same statistics from outputs that were kept, of a copy in eval mode."""
     model, kept = copy.deepcopy(model).eval(), {}
     for tap in taps:
+        if tap.reads == "inputs":
+            kept[tap.name] = x
+            continue
         model.get_submodule(tap.name).register_forward_hook(
             lambda _, inputs, output, name=tap.name: kept.update({name: output.clone()})
         )
@@ -266,8 +289,13 @@ def read_alone(model, x, taps):
         model(x)
     parts = [torch.empty(len(x), 0)]
     for tap in taps:
+        if tap.layout == "vector":
+            parts.append(kept[tap.name].flatten(start_dim=1))
+            continue
         values = kept[tap.name] if tap.layout == FIRST else kept[tap.name].movedim(-1, 1)
-        deviation, mean = torch.std_mean(values.flatten(start_dim=2), dim=2, correction=0)
+        groups = values.flatten(start_dim=2).split(tap.group, dim=1)
+        both = [torch.std_mean(group.flatten(start_dim=1), dim=1, correction=0) for group in groups]
+        deviation, mean = (torch.stack(columns, dim=1) for columns in zip(*both, strict=True))
         parts.append({"mean": mean, "deviation": deviation}.get(tap.reads, torch.cat([mean, deviation], dim=1)))
     return torch.cat(parts, dim=1)
 
@@ -292,6 +320,148 @@ def test_means_that_are_the_penultimate_features_are_not_repeated(size):
     alive = features[:, features.amax(dim=0) > 1e-4].T  # activations that are always zero are equal
     for i, column in enumerate(alive):
         assert int(torch.isclose(alive, column).all(dim=1).sum()) == 1, i
+
+
+class LowersByOnePixel(nn.Module):
+    """A block that pads, convolves with stride two or one, and adds nothing of its own to look at."""
+
+    def __init__(self, inside, outside, stride):
+        super().__init__()
+        self.pad, self.conv = nn.ZeroPad2d(2), nn.Conv2d(inside, outside, 5, stride)
+        self.norm, self.act = nn.BatchNorm2d(outside), nn.ReLU()
+
+    def forward(self, x):
+        return self.act(self.norm(self.conv(self.pad(x))))
+
+
+def padded_blocks():
+    blocks = (
+        LowersByOnePixel(3, 4, 2),
+        LowersByOnePixel(4, 4, 1),
+        LowersByOnePixel(4, 6, 2),
+        LowersByOnePixel(6, 8, 2),
+    )
+    head = nn.Conv2d(8, 9, 1), nn.BatchNorm2d(9), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(9, 5)
+    return nn.Sequential(nn.ZeroPad2d((0, 1, 0, 1)), nn.Sequential(*blocks), *head)
+
+
+@pytest.mark.parametrize("side", [24, 31, 48, 63])
+def test_blocks_are_tapped_and_neither_their_paddings_nor_a_norm_after_them(side):
+    backbone = split(seeded(padded_blocks), normal(3, 3, side, side), layers="auto")
+    assert [(tap.name, tap.columns) for tap in backbone.taps] == [("1.0", 8), ("1.1", 8), ("1.2", 12), ("1", 16)]
+
+
+@pytest.mark.parametrize("name", ["cifar resnet", "resnet18", "vit"])
+def test_a_network_inside_another_is_tapped_where_it_is_tapped_alone(name):
+    build, shape, wanted, _ = WHERE[name]
+    model, x = nn.Sequential(nn.BatchNorm2d(3), seeded(build)), normal(3, *shape)
+    found = [(tap.name, tap.columns) for tap in split(model, x, layers="auto").taps]
+    assert found == [(f"1.{part}", columns) for part, columns in wanted]
+
+
+class OfBytes(nn.Module):
+    """Takes images of 8-bit integers, channels first or last, as cameras and files give them."""
+
+    def __init__(self, model, last):
+        super().__init__()
+        self.model, self.last = model, last
+
+    def forward(self, x):
+        x = x.movedim(-1, 1) if self.last else x
+        return self.model(x.float() / 255)
+
+
+@pytest.mark.parametrize("last", [False, True], ids=["channels first", "channels last"])
+def test_images_of_integers_are_tapped_as_others_are(last):
+    images = torch.randint(0, 256, (4, 3, 32, 32), generator=torch.Generator().manual_seed(0)).byte()
+    model = seeded(ResNetCifar)
+    alone = split(model, images.float() / 255, layers="auto")
+    shown = images.movedim(1, -1).contiguous() if last else images
+    backbone = split(OfBytes(model, last), shown, layers="auto")
+    assert [tap.name for tap in backbone.taps] == [f"model.{tap.name}" for tap in alone.taps]
+    with torch.no_grad():
+        torch.testing.assert_close(backbone(shown), alone(images.float() / 255))
+
+
+class ResidualRows(nn.Module):
+    """A perceptron for tables whose hidden layers are residual blocks."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.head = nn.Linear(6, 8), nn.Linear(8, 3)
+        self.blocks = nn.ModuleList(Residual() for _ in range(3))
+
+    def forward(self, x):
+        x = self.first(x)
+        for block in self.blocks:
+            x = block(x)
+        return self.head(x)
+
+
+class Residual(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.wide, self.narrow = nn.Linear(8, 16), nn.Linear(16, 8)
+
+    def forward(self, x):
+        return x + self.narrow(self.wide(x).relu())
+
+
+class InWords(nn.Module):
+    """Activations that are functions, not modules."""
+
+    def __init__(self):
+        super().__init__()
+        self.one, self.two, self.head = nn.Linear(6, 8), nn.Linear(8, 8), nn.Linear(8, 3)
+
+    def forward(self, x):
+        return self.head(self.two(self.one(x).relu()).relu())
+
+
+def flattened(width):
+    return lambda: nn.Sequential(
+        nn.Flatten(), nn.Linear(width, 8), nn.ReLU(), nn.Dropout(), nn.Linear(8, 8), nn.Linear(8, 3)
+    )
+
+
+PERCEPTRONS = {
+    "residual blocks": (ResidualRows, (6,), [("inputs", 6), ("first", 8), ("blocks.0", 8), ("blocks.1", 8)]),
+    "functions between layers": (InWords, (6,), [("inputs", 6), ("one", 8), ("two", 8)]),
+    "flattened images": (flattened(64), (1, 8, 8), [("inputs", 64), ("2", 8)]),
+    "many pixels": (flattened(3 * 32 * 32), (3, 32, 32), [("inputs", 1024), ("2", 8)]),
+}
+
+
+@pytest.mark.parametrize("name", PERCEPTRONS)
+def test_of_a_perceptron_inputs_and_hidden_layers_are_tapped(name):
+    build, shape, wanted = PERCEPTRONS[name]
+    model, x = seeded(build), normal(4, *shape)
+    backbone = split(model, x, layers="auto")
+    assert [(tap.name, tap.columns) for tap in backbone.taps] == wanted
+    with torch.no_grad():
+        features = backbone(x)
+    assert features.shape == (4, backbone.width)
+    group = x[0].numel() // wanted[0][1]
+    columns = features[:, backbone.penultimate :][:, : wanted[0][1]]
+    torch.testing.assert_close(columns, x.view(4, -1, group).mean(dim=2))
+
+
+def test_taps_of_a_perceptron_are_saved_with_the_ensemble(tmp_path):
+    model, x = seeded(flattened(3 * 32 * 32)), normal(9, 3, 32, 32)
+    ensemble = retrofit(model, [(x, torch.arange(9) % 3)], repulsion=None, recipe=QUICK, progress=False)
+    assert ensemble.layers == ("inputs", "2", "5")
+    back = repulse.load(ensemble.save(tmp_path / "heads"), model)
+    assert back.backbone.taps == ensemble.backbone.taps
+    assert torch.equal(back.predict(x).probs, ensemble.predict(x).probs)
+
+
+def test_wide_networks_have_few_columns():
+    """Channels are grouped until there are few, equally in all taps."""
+    taps = [Tap("a", FIRST, 512), Tap("b", FIRST, 4096), Tap("c", LAST, 2048, "deviation")]
+    found = within_columns(taps)
+    assert [(tap.group, tap.columns) for tap in found] == [(6, 86), (6, 684), (6, 342)]
+    assert sum(tap.columns for tap in found) <= MAX_COLUMNS
+    assert within_columns(found[:1]) == found[:1]
 
 
 # Layers by name.

@@ -9,9 +9,11 @@ import torch
 
 import repulse
 from repulse import Recipe, fit_heads
+from repulse.particles import whitening
 from repulse.particles.heads import Heads
 from repulse.particles.scaling import Scaling
 from repulse.particles.tasks import Classification
+from repulse.particles.whitening import Whitening
 
 pytestmark = pytest.mark.filterwarnings("ignore::repulse.FitWarning")
 
@@ -135,3 +137,129 @@ def test_taps_are_some_of_the_columns(taps):
             fit_heads(normal(20, 6), torch.arange(20) % 2, recipe=Recipe(epochs=1), taps=taps, progress=False)
     finally:
         jaxtyping.config.update("jaxtyping_disable", False)
+
+
+# Sizes that are far from one, and values that are errors.
+
+
+def two_classes(samples=400, width=6):
+    """Two Gaussians, apart in all features."""
+    targets = torch.arange(samples) % 2
+    return normal(samples, width) + 1.5 * targets.unsqueeze(1), targets
+
+
+def accuracy(features, targets, recipe, taps=2):
+    heads = fit_heads(features, targets, None, recipe, taps=taps, progress=False)
+    return float(heads.predict(features).labels.eq(targets).double().mean())
+
+
+@pytest.mark.parametrize("whiten", [False, True])
+@pytest.mark.parametrize("unit", [1e18, 1e-30])
+def test_the_fit_does_not_mind_units_of_any_size(unit, whiten):
+    features, targets = two_classes()
+    recipe = Recipe(epochs=20, heads=3, whiten=whiten)
+    one = fit_heads(features, targets, None, recipe, taps=2, progress=False)
+    other = fit_heads(unit * features, targets, None, recipe, taps=2, progress=False)
+    torch.testing.assert_close(other(unit * features), one(features), rtol=1e-2, atol=1e-2)
+    assert accuracy(unit * features, targets, recipe) == pytest.approx(accuracy(features, targets, recipe), abs=0.003)
+
+
+@pytest.mark.parametrize("whiten", [False, True])
+@pytest.mark.parametrize("column", [0, 5], ids=["penultimate", "tap"])
+@pytest.mark.parametrize("value", [1e20, -1e20, 3e38, 1e6])
+def test_one_huge_value_does_not_silence_the_other_features(value, column, whiten):
+    features, targets = two_classes()
+    spoilt = features.clone()
+    spoilt[7, column] = value
+    one, other = (Scaling.of(x, taps=2, whiten=whiten) for x in (features, spoilt))
+    others = [i for i in range(6) if i != column]
+    torch.testing.assert_close(other.scale[others], one.scale[others], rtol=0.05, atol=0)
+    recipe = Recipe(epochs=60, lr=0.01, heads=3, whiten=whiten)
+    heads = fit_heads(spoilt, targets, None, recipe, taps=2, progress=False)
+    right = heads.predict(features).labels.eq(targets).double().mean()
+    assert float(right) >= accuracy(features, targets, recipe) - 0.01
+
+
+def test_heavy_tails_are_no_errors():
+    """Neither rare activations, nor columns in units of their own, are cut off."""
+    features = normal(2000, 4).exp()
+    features[:, 1] = torch.where(torch.arange(2000) == 700, 500.0, 0.0)
+    features[:, 2] *= 1e9
+    assert Scaling.of(features).bounds is None
+
+
+# Few samples, many columns, many classes.
+
+
+def sizes_of_decompositions(monkeypatch):
+    """Sizes of all eigendecompositions from now on: they are what takes time and memory."""
+    sizes, real = [], torch.linalg.eigh
+    monkeypatch.setattr(torch.linalg, "eigh", lambda a: sizes.append(len(a)) or real(a))
+    return sizes
+
+
+@pytest.mark.parametrize("samples", [2, 60, 1100])
+def test_thousands_of_columns_are_whitened_at_a_bounded_cost(samples, monkeypatch):
+    sizes = sizes_of_decompositions(monkeypatch)
+    features = normal(samples, 2500)
+    scaling = Scaling.of(features, taps=500, tap_scale=1.0, whiten=True)
+    assert max(sizes) <= 1024
+    assert scaling.axes.shape[1] <= min(samples - 1, 1024)
+    assert torch.isfinite(scaling(features)).all()
+
+
+def test_of_few_samples_and_many_columns_whitening_is_exact():
+    """As from the eigendecomposition of all correlations, which has no axes beyond the samples."""
+    features = normal(30, 2100)
+    whitened = Scaling.of(features, tap_scale=1.0, whiten=True)(features)[:, 2100:].double()
+    standard = (features.double() - features.double().mean(dim=0)) / features.double().std(dim=0, correction=0)
+    u, s, _ = torch.linalg.svd(standard, full_matrices=False)
+    variances = s[:29].square() / 30
+    rows = u[:, :29] * s[:29] / (variances + 2100 / 30).sqrt()
+    assert whitened.shape == (30, 29)
+    torch.testing.assert_close(whitened @ whitened.T, rows @ rows.T, rtol=1e-3, atol=1e-3)
+
+
+@pytest.fixture
+def low_bounds(monkeypatch):
+    """As if a hundred columns were many."""
+    for name, value in (("MAX_EXACT", 100), ("MAX_AXES", 80), ("SKETCHED", 20), ("POWER_ROWS", 400)):
+        monkeypatch.setattr(whitening, name, value)
+
+
+@pytest.mark.usefixtures("low_bounds")
+def test_leading_axes_of_wide_features_are_found():
+    """Ten strong directions in 300 columns: their variances and coordinates are about what exact whitening has."""
+    features = normal(1500, 10) @ normal(10, 300, seed=1) + normal(1500, 300, seed=2)
+    found = Whitening.of(features)
+    standard = (features.double() - features.double().mean(dim=0)) / features.double().std(dim=0, correction=0)
+    u, s, _ = torch.linalg.svd(standard, full_matrices=False)
+    variances = s.square() / 1500
+    torch.testing.assert_close(found.variances[-10:].flip(0), variances[:10], rtol=0.01, atol=0)
+    wanted = u[:, :10] * s[:10] / (variances[:10] + 300 / 1500).sqrt()
+    leading = found(features)[:, -10:].double()
+    torch.testing.assert_close(leading.square().sum(dim=1), wanted.square().sum(dim=1), rtol=0.05, atol=0)
+    covariance = torch.cov(found(features).double().T, correction=0)
+    wanted = found.variances / (found.variances + 300 / 1500)
+    torch.testing.assert_close(covariance, torch.diag(wanted), rtol=1e-3, atol=2e-3)
+
+
+@pytest.mark.usefixtures("low_bounds")
+def test_whitening_of_wide_features_is_the_same_each_time():
+    features = normal(500, 200)
+    assert torch.equal(Whitening.of(features).axes, Whitening.of(features).axes)
+
+
+def test_one_sample_of_each_class_is_enough_for_a_fit():
+    features, targets = normal(10, 40), torch.arange(10)
+    recipe = Recipe(epochs=200, lr=0.03, heads=3)
+    heads = fit_heads(features, targets, 4 * normal(50, 40, seed=1), recipe, taps=20, progress=False)
+    assert torch.isfinite(heads(features)).all()
+    assert accuracy(features, targets, recipe, taps=20) == 1.0
+
+
+def test_a_thousand_classes_are_fitted():
+    centres = 3 * normal(1000, 20)
+    targets = torch.arange(2000) % 1000
+    features = centres[targets] + 0.1 * normal(2000, 20, seed=1)
+    assert accuracy(features, targets, Recipe(epochs=20, lr=0.03, heads=2), taps=5) > 0.9

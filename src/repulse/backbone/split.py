@@ -20,7 +20,6 @@ from repulse.backbone.batches import (
     map_tensors,
     mask_of,
     size_of,
-    tensors_of,
 )
 from repulse.backbone.endings import (
     Call,
@@ -34,7 +33,8 @@ from repulse.backbone.endings import (
     refusal,
     weights_of,
 )
-from repulse.backbone.taps import Ran, Tap, find_taps, fits, layout_of, named_taps, tensor_in
+from repulse.backbone.tap_choice import Ran, find_taps, named_taps, within_columns
+from repulse.backbone.taps import INPUTS, Tap, fits, signal_in, tensor_in
 from repulse.errors import BackboneError, expected
 
 PROBE_SAMPLES = 8
@@ -98,7 +98,7 @@ class Backbone(nn.Module):
         caller = threading.get_ident()  # the model may be serving other threads, whose features are theirs
         mask = mask_of(x)
         ends: dict[str, Call] = {}
-        read: dict[str, Tensor] = {}
+        read = {tap: tap.read(signal_in(x), None) for tap in self.taps if tap.reads == INPUTS}
 
         def at_end(name: str):
             def hook(_: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
@@ -110,27 +110,27 @@ class Backbone(nn.Module):
         def at_tap(tap: Tap):
             def hook(_: nn.Module, inputs: Any, output: Any) -> None:
                 if threading.get_ident() == caller:
-                    read[tap.name] = tap.read(output, mask)
+                    read[tap] = tap.read(output, mask)
 
             return hook
 
         layers = [self.model.get_submodule(name) for name in self.ending.layers]
-        tapped = [self.model.get_submodule(tap.name) for tap in self.taps]
+        tapped = [(tap, self.model.get_submodule(tap.name)) for tap in self.taps if tap.reads != INPUTS]
         hooks = []
         try:
             for name, layer in zip(self.ending.layers, layers, strict=True):
                 hooks.append(layer.register_forward_hook(at_end(name)))
-            for tap, module in zip(self.taps, tapped, strict=True):
+            for tap, module in tapped:
                 hooks.append(module.register_forward_hook(at_tap(tap)))
             with evaluating(self.model):
                 logits = logits_of(call(self.model, x))
         finally:
             for hook in hooks:
                 hook.remove()
-        wanted = (*self.ending.layers, *(tap.name for tap in self.taps))
-        for name in wanted:
-            if name not in ends and name not in read:
-                raise BackboneError(expected("model", f"one that runs `{name}`", "a pass without it"))
+        missing = [name for name in self.ending.layers if name not in ends]
+        missing += [tap.name for tap in self.taps if tap not in read]
+        for name in missing:
+            raise BackboneError(expected("model", f"one that runs `{name}`", "a pass without it"))
         inputs, outputs = zip(*(ends[name] for name in self.ending.layers), strict=True)
         pooled = pool(self.ending, joint_features(inputs, layers), flatten_positions(outputs[0], layers[0]), logits)
         if not output_follows(self.ending, pooled, self.weights, logits):
@@ -138,7 +138,7 @@ class Backbone(nn.Module):
             raise BackboneError(expected("the model's output", wanted, "something else; it depends on more than that"))
         if not self.taps:
             return pooled
-        return torch.cat([pooled, *(read[tap.name] for tap in self.taps)], dim=1)
+        return torch.cat([pooled, *(read[tap] for tap in self.taps)], dim=1)
 
 
 def split(
@@ -172,8 +172,7 @@ def split(
         def hook(_: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
             left, entered = tensor_in(output), tensor_in(inputs)
             if left is not None and left.ndim > 1:
-                before = None if entered is None else tuple(entered.shape)
-                ran.append(Ran(name, before, tuple(left.shape), any(module.children()), layout_of(module)))
+                ran.append(Ran.of(name, module, entered, left))
             if wanted and isinstance(output, Tensor) and entered is not None:
                 ends.append((name, module, (entered.detach().clone(), output.detach().clone())))
 
@@ -227,13 +226,15 @@ def _with_taps(backbone: Backbone, few: Any, layers: str | Sequence[str], ran: l
     """Add the taps that `layers` asks for."""
     if isinstance(layers, str) and layers == "last":
         return backbone
-    inputs = next((value for _, value in tensors_of(few) if value.is_floating_point() and value.ndim > 2), None)
-    ran = [module for module in ran if module.name and module.name not in backbone.ending.layers]
+    inputs, last = signal_in(few), backbone.ending.layers
+    begun = next((i for i, module in enumerate(ran) if module.name in last), len(ran))
+    before = [module for module in ran[:begun] if module.name]
+    ran = [module for module in ran if module.name and module.name not in last]
     if isinstance(layers, str):
         if layers != "auto":
             raise BackboneError(expected("layers", "'auto', 'last' or a list of module names", repr(layers)))
-        taps = find_taps(ran, inputs)
-        if inputs is None and not any(value.is_floating_point() for _, value in tensors_of(few)):
+        taps = find_taps(before, inputs)
+        if inputs is None:
             # Of texts, which are padded: only where it is known which tokens are no padding.
             mask, left = mask_of(few), {module.name: module.left for module in ran}
             taps = [tap for tap in taps if mask is not None and tap.reads == "mean" and fits(mask, left[tap.name])]
@@ -243,7 +244,7 @@ def _with_taps(backbone: Backbone, few: Any, layers: str | Sequence[str], ran: l
     model, ending, several = backbone.model, backbone.ending, backbone.several
     with torch.no_grad():
         found = Backbone(model, ending, taps, several)(few)
-    return Backbone(model, ending, _without_repeats(found, backbone.penultimate, taps), several)
+    return Backbone(model, ending, within_columns(_without_repeats(found, backbone.penultimate, taps)), several)
 
 
 def _without_repeats(features: Tensor, width: int, taps: Sequence[Tap]) -> list[Tap]:

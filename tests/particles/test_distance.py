@@ -1,0 +1,118 @@
+"""Distance columns: closed forms, and what must not change them."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from repulse import DataError
+from repulse.particles.distance import DistanceColumns
+from repulse.particles.whitening import Whitening
+
+
+def normal(*shape, seed=0):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+def mixed(samples=4000, width=8, seed=0):
+    """Correlated Gaussian features with means."""
+    return normal(samples, width, seed=seed) @ normal(width, width, seed=99) + torch.arange(width)
+
+
+def columns_of(features, **settings):
+    return DistanceColumns.of(Whitening.of(features), features, **settings)
+
+
+def test_mean_squares_of_gaussian_data_are_those_of_the_formula():
+    features = mixed()
+    x = mixed(seed=1)[:5]
+    found = columns_of(features, penultimate=3, bands=4)
+
+    def mean_squares(train, rows, band):
+        train, rows = train.double(), rows.double()
+        mean, deviation = train.mean(dim=0), train.std(dim=0, correction=0)
+        w, v = torch.linalg.eigh(torch.corrcoef(train.T))
+        a = ((rows - mean) / deviation) @ v / (w + train.shape[1] / len(train)).sqrt()
+        return a.flip(1)[:, band].square().mean(dim=1)
+
+    bands = [slice(0, 8), *(slice(i, i + 2) for i in range(0, 8, 2))]
+    wanted = [mean_squares(features, x, band) for band in bands]
+    wanted.append(mean_squares(features[:, :3], x[:, :3], slice(0, 3)))
+    assert found.columns == 6
+    torch.testing.assert_close(found(x).exp().double(), torch.stack(wanted, dim=1), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(found.radius(x).square().double(), wanted[0], rtol=1e-4, atol=1e-5)
+
+
+def test_on_the_training_data_mean_squares_are_about_one_and_the_radius_has_its_quantile():
+    features = 5 + normal(4000, 8) * torch.logspace(-3, 3, 8)
+    found = columns_of(features, penultimate=5, bands=4)
+    torch.testing.assert_close(found(features).exp().mean(dim=0), torch.ones(6), rtol=0.01, atol=0)
+    share = (found.radius(features) <= found.training_radius).double().mean()
+    assert 0.95 <= share <= 0.951
+
+
+def test_the_columns_rise_along_every_ray():
+    found = columns_of(mixed(), penultimate=5, bands=8)
+    for direction in normal(20, 8, seed=3):
+        steps = torch.logspace(-2, 10, 60).unsqueeze(1)
+        along = found(found.shift + steps * direction)
+        assert (along.diff(dim=0) > 0).all()
+
+
+def test_units_of_features_do_not_matter():
+    features, x = mixed(), mixed(seed=1)[:50]
+    units, offset = torch.logspace(-12, 12, 8), torch.arange(8.0)
+    one = columns_of(features, penultimate=5)
+    other = columns_of((features + offset) * units, penultimate=5)
+    torch.testing.assert_close(other((x + offset) * units), one(x), rtol=1e-3, atol=2e-3)
+    torch.testing.assert_close(other.training_radius, one.training_radius, rtol=1e-3, atol=0)
+
+
+@pytest.mark.parametrize("value", [0.0, 1e-38, -1e30, 3e38, -3e38])
+def test_they_are_finite_for_all_finite_features(value):
+    features = mixed()
+    features[:, 2] = 7.0
+    found = columns_of(features, penultimate=5)
+    assert torch.isfinite(found(torch.full((1, 8), value))).all()
+    assert torch.isfinite(found(found.shift.unsqueeze(0))).all()
+    for column in range(8):
+        x = found.shift.repeat(1, 1)
+        x[0, column] = value
+        assert torch.isfinite(found(x)).all()
+
+
+def test_what_leaves_the_data_in_one_direction_is_seen_in_its_band():
+    """Two features that almost agree: the band of small variance sees where they do not."""
+    one = normal(5000, 1)
+    features = torch.cat([one, one + 0.05 * normal(5000, 1, seed=1)], dim=1)
+    found = columns_of(features, bands=2)
+    _, large, small = found(torch.tensor([[1.0, -1.0]]))[0]
+    assert small > large + 5
+
+
+@pytest.mark.parametrize(
+    ("samples", "width"), [(3, 20), (2, 5), (30, 2500), (100, 1500)], ids=["few", "two", "wide", "less wide"]
+)
+def test_few_samples_and_wide_features(samples, width):
+    features = normal(samples, width)
+    found = columns_of(features, penultimate=width // 2, bands=4)
+    assert found.axes.shape[1] <= 2 * (samples - 1)
+    values = found(torch.cat([features, 100 * normal(samples, width, seed=1)]))
+    assert torch.isfinite(values).all()
+    assert values[samples:, 0].min() > values[:samples, 0].max()
+
+
+def test_features_that_never_vary_give_numbers_too():
+    found = columns_of(torch.ones(10, 3))
+    assert torch.equal(found(5 * torch.ones(2, 3)), found(torch.ones(2, 3)))
+
+
+@pytest.mark.parametrize("penultimate", [0, 9, -1])
+def test_penultimate_features_are_some_of_the_features(penultimate):
+    with pytest.raises(DataError, match=rf"Expected `penultimate` to be from 1 to 8, but got {penultimate}\."):
+        columns_of(mixed(), penultimate=penultimate)
+
+
+def test_bands_are_counted():
+    with pytest.raises(ValueError, match=r"Expected `bands` to be a positive integer, but got 0\."):
+        columns_of(mixed(), bands=0)
