@@ -92,7 +92,7 @@ def cycles(edges: Graph) -> list[list[str]]:
             way = ways.pop(0)
             for other in sorted(edges.get(way[-1], ())):
                 if other == start:
-                    found.setdefault(frozenset(way), way + [start])
+                    found.setdefault(frozenset(way), [*way, start])
                     ways = []
                     break
                 if other not in seen:

@@ -16,7 +16,7 @@ import repulse
 from repulse import Recipe, repulsion, retrofit
 from repulse.backbone import split
 
-QUICK = Recipe(epochs=3, heads=4, lr=1e-2)
+QUICK = Recipe(epochs=3, heads=4, lr=1e-2, repulsion_samples=64)
 pytestmark = pytest.mark.filterwarnings("ignore::repulse.FitWarning")
 
 
@@ -122,13 +122,47 @@ def test_images_are_repelled_on_synthetic_ones_and_it_says_so(network, loader, c
     assert ensemble.recipe.space == "function"
 
 
-def test_other_inputs_get_a_plain_ensemble_and_it_says_so():
+def test_a_table_is_repelled_on_rows_that_never_were_and_it_says_so(capsys):
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
     batches = [(torch.randn(64, 4), torch.arange(64) % 2)]
-    with pytest.warns(repulse.FitWarning, match="repels nowhere"):
-        ensemble = retrofit(model, batches, recipe=QUICK, progress=False)
-    assert ensemble.recipe.space == "none"
+    ensemble = retrofit(model, batches, recipe=QUICK)
+    assert "half-shuffled rows, wide box" in ensemble.repulsion
+    assert "because the inputs are a table" in capsys.readouterr().err
+    assert ensemble.recipe.space == "function"
+
+
+def test_inputs_of_no_known_kind_are_repelled_in_feature_space():
+    class Graph(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.body, self.last = nn.Linear(3, 8), nn.Linear(8, 2)
+
+        def forward(self, nodes, links):
+            return self.last(torch.bmm(links, self.body(nodes).relu()).mean(dim=1))
+
+    torch.manual_seed(0)
+    batches = [((torch.randn(32, 5, 3), torch.rand(32, 5, 5)), torch.arange(32) % 2)]
+    ensemble = retrofit(Graph(), batches, recipe=QUICK, progress=False)
+    assert "on 64 samples of Mixture([Shell(" in ensemble.repulsion
+
+
+@pytest.mark.parametrize("samples", [7, 64, 1000])
+def test_there_are_as_many_repulsion_samples_as_wanted(network, loader, samples):
+    recipe = QUICK.replace(repulsion_samples=samples)
+    ensemble = retrofit(network, loader, recipe=recipe, progress=False)
+    assert ensemble.repulsion.startswith(f"on {samples:,} samples")
+
+
+def test_a_source_that_the_model_cannot_take_is_refused_before_features_are_computed(network, loader):
+    class Wide(repulsion.Source):
+        takes_mappings = True
+
+        def sample(self, batch, generator):
+            return batch.new_ones(batch.shape, dtype=torch.int64)
+
+    with pytest.raises(repulse.RepulsionError, match="samples of Wide.* to be inputs the model can take"):
+        retrofit(network, loader, repulsion=Wide(), recipe=QUICK, progress=False)
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -14,7 +13,7 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset
 from tqdm import tqdm
 
-from repulse.backbone.batches import explaining_failures, tensors_of, to_device, training_batch
+from repulse.backbone.batches import explaining_failures, first_samples, to_device, training_batch
 from repulse.backbone.features import Features, compute_features
 from repulse.backbone.ranks import Ranks, is_first
 from repulse.backbone.reading import first_batch
@@ -23,7 +22,6 @@ from repulse.ensemble import Ensemble
 from repulse.errors import (
     BackboneError,
     DataError,
-    FitWarning,
     RecipeError,
     RepulsionError,
     check_positive_integer,
@@ -31,7 +29,8 @@ from repulse.errors import (
 )
 from repulse.particles.fit import fit_heads
 from repulse.recipe import Recipe, check_recipe
-from repulse.repulsion import Source, SyntheticImages
+from repulse.repulsion import Choice, FeatureSource, Source, choose
+from repulse.repulsion.source import sample_inputs
 
 AUTO = "auto"
 
@@ -40,7 +39,7 @@ def retrofit(
     model: nn.Module,
     data: Iterable[Any],
     *,
-    repulsion: Source | Iterable[Any] | Tensor | str | None = AUTO,
+    repulsion: Source | FeatureSource | Iterable[Any] | Tensor | str | None = AUTO,
     layers: str | Sequence[str] | None = None,
     last_layer: str | None = None,
     recipe: Recipe | None = None,
@@ -64,9 +63,9 @@ def retrofit(
         data: batches of `(inputs, targets)`, or mappings that hold `labels`; read from its start two or three times.
             Inputs are a tensor, a mapping of tensors or a tuple of several.
         repulsion: where heads should disagree: a source from `repulse.repulsion`, a loader of unlabelled batches, a
-            tensor of ready features, None for nowhere (LL-E), or "auto": `SyntheticImages()`, made from the training
-            images, if the inputs are images, nowhere (with a warning) otherwise. Recipes that do not repel in function
-            space ignore it.
+            tensor of ready features, None for nowhere (LL-E), or "auto": what `repulse.repulsion.choose` finds for the
+            kind of inputs (images, tables, texts, signals, anything else), made from the training data. Recipes that do
+            not repel in function space ignore it.
         layers: what the heads see: "auto" (the penultimate features, and statistics of earlier stages), "last" (the
             penultimate features alone), or names of modules to tap. If not given, what the recipe says.
         last_layer: name of the last layer, if it should not be found by running the model.
@@ -96,9 +95,9 @@ def retrofit(
     single = _check_outputs(backbone.outputs, recipe)
     _check_first(target, backbone.outputs, recipe)
     names = _class_names(class_names, model, data, 2 if single else backbone.outputs, recipe)
-    source = _resolve(repulsion, inputs, recipe)
+    source, choice = _resolve(repulsion, inputs, backbone, recipe)
     if progress and is_first():
-        _say(backbone, source if repulsion is not None and isinstance(repulsion, str) else None)
+        _say(backbone, choice)
     features = compute_features(
         backbone,
         data,
@@ -193,32 +192,31 @@ def _class_names(
     return tuple(map(str, known)) if isinstance(known, list | tuple) and len(known) == classes else None
 
 
-def _resolve(repulsion: Any, inputs: Any, recipe: Recipe) -> Source | Iterable[Any] | Tensor | None:
+def _resolve(
+    repulsion: Any, inputs: Any, backbone: Backbone, recipe: Recipe
+) -> tuple[Source | FeatureSource | Iterable[Any] | Tensor | None, Choice | None]:
+    """Find where heads repel and, if that was chosen here, the choice; check it on the first batch."""
     if recipe.space != "function" and recipe.prior != "function":
-        return None  # nobody would look at them
+        return None, None  # nobody would look at them
     if isinstance(repulsion, str):
         if repulsion != AUTO:
             wanted = "'auto', None, a source, a loader or a tensor of features"
             raise RecipeError(expected("repulsion", wanted, repr(repulsion)))
-        floats = [value for _, value in tensors_of(inputs) if value.is_floating_point()]
-        if len(floats) == 1 and floats[0].ndim == 4 and min(floats[0].shape[2:]) >= 4:
-            return SyntheticImages()
-        warnings.warn(
-            "Inputs are not float images, so `repulsion='auto'` repels nowhere: this is a plain last-layer "
-            "ensemble (LL-E), whose epistemic uncertainty is small everywhere. Pass repulsion samples, or None if "
-            "you mean it.",
-            FitWarning,
-            stacklevel=3,
-        )
-        return None
+        with torch.no_grad():
+            choice = choose(inputs, backbone)
+        return choice.source, choice
     if isinstance(repulsion, type):
         raise RepulsionError(expected("repulsion", f"an object, `{repulsion.__name__}(...)`", "the class itself"))
-    if repulsion is not None and not isinstance(repulsion, Iterable | Source):
+    if repulsion is not None and not isinstance(repulsion, Iterable | Source | FeatureSource):
         raise RepulsionError(expected("repulsion", "a source, a loader, a tensor or None", type(repulsion).__name__))
-    return repulsion
+    if isinstance(repulsion, Source) and repulsion.feature_share < 1:
+        samples = sample_inputs(repulsion, inputs, torch.Generator().manual_seed(recipe.seed))
+        with explaining_failures(samples, f"samples of {repulsion}", RepulsionError), torch.no_grad():
+            backbone(first_samples(samples, 2))
+    return repulsion, None
 
 
-def _say(backbone: Backbone, chosen: Any) -> None:
+def _say(backbone: Backbone, chosen: Choice | None) -> None:
     """What was found and chosen for the user, in a line or two."""
     ending = backbone.ending.in_words()
     lines = [f"heads take the place of {backbone.ending}" + (f", {ending}" if ending else "")]
@@ -229,12 +227,12 @@ def _say(backbone: Backbone, chosen: Any) -> None:
     tqdm.write("repulse: " + "; ".join(lines), file=sys.stderr)
 
 
-def _in_words(source: Source | Iterable[Any] | Tensor | None, features: Tensor | None) -> str:
+def _in_words(source: Source | FeatureSource | Iterable[Any] | Tensor | None, features: Tensor | None) -> str:
     if source is None or features is None:
         return "nowhere"
-    what = (
-        repr(source) if isinstance(source, Source) else "ready features" if isinstance(source, Tensor) else "given data"
-    )
+    what = "ready features" if isinstance(source, Tensor) else "given data"
+    if isinstance(source, Source | FeatureSource):
+        what = repr(source)
     return f"on {len(features):,} samples of {what}"
 
 

@@ -572,11 +572,12 @@ def test_models_that_share_an_encoder_evaluate_at_once_and_get_their_modes_back(
     assert shared.training
 
 
-def test_a_loader_of_single_inputs_gets_as_many_repulsion_samples():
+def test_a_loader_of_single_inputs_gets_as_many_repulsion_samples_as_wanted():
     model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 2))
     batches = [(images(8)[:1], torch.tensor([i % 2])) for i in range(12)]
-    ensemble = retrofit(model, batches, repulsion=repulse.repulsion.Swirl(), recipe=Recipe(epochs=1), progress=False)
-    assert "on 12 samples" in ensemble.repulsion
+    recipe = Recipe(epochs=1, repulsion_samples=30)
+    ensemble = retrofit(model, batches, repulsion=repulse.repulsion.Swirl(), recipe=recipe, progress=False)
+    assert "on 30 samples" in ensemble.repulsion
 
 
 def test_a_list_of_batches_of_different_lengths_is_a_loader():

@@ -13,9 +13,20 @@ from torch.testing import assert_close
 
 import repulse
 from repulse import RecipeError, RepulsionError
-from repulse.repulsion import DeadLeaves, Mixture, Mixup, Noise, PatchShuffle, PhaseScramble, Shear, Swirl, UniformBox
+from repulse.repulsion import (
+    DeadLeaves,
+    Mixture,
+    Mixup,
+    Noise,
+    PatchShuffle,
+    PhaseScramble,
+    Shear,
+    Swirl,
+    TrainingData,
+    UniformBox,
+)
 from repulse.repulsion.phase_scramble import scramble_phases
-from repulse.repulsion.source import Source, TrainingData
+from repulse.repulsion.source import Source
 
 SHAPES = [(1, 8, 8), (3, 32, 32), (4, 17, 23)]
 SINGLE = [
@@ -58,7 +69,7 @@ def test_samples_are_inputs_of_the_same_kind_and_seeded(source, shape, dtype):
 def test_a_batch_of_one(source):
     batch = images(1, 3, 8, 8)
     if isinstance(source, Mixup):
-        with pytest.raises(RepulsionError, match="`inputs` to be at least two inputs a batch for Mixup, but got 1"):
+        with pytest.raises(RepulsionError, match="`inputs` to be at least two inputs per batch for Mixup, but got 1"):
             source.sample(batch, generator())
     else:
         sample = source.sample(batch, generator())

@@ -6,7 +6,7 @@ import itertools
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,15 @@ from torch import Tensor
 from tqdm import tqdm
 
 from repulse._finite import all_finite
-from repulse.backbone.batches import explaining_failures, inputs_of, size_of, to_device, training_batch
+from repulse.backbone.batches import (
+    explaining_failures,
+    inputs_of,
+    map_tensors,
+    size_of,
+    tensors_of,
+    to_device,
+    training_batch,
+)
 from repulse.backbone.fingerprint import architecture_of, fast_digest_of, settings_of, weights_of
 from repulse.backbone.memory_format import MemoryFormatChooser
 from repulse.backbone.ranks import AnyStore, Ranks, SharedStore
@@ -25,9 +33,12 @@ from repulse.backbone.reading import bar, derived_seed, first_batch, length_of, 
 from repulse.backbone.split import Backbone
 from repulse.backbone.store import MEMORY_LIMIT, CachedStore, Store, locked
 from repulse.errors import CacheError, DataError, RepulsionError, expected
-from repulse.repulsion import Source
+from repulse.repulsion.source import FeatureSource, Source, sample_inputs
 
 HALF_TYPES = (torch.float16, torch.bfloat16)
+
+NUMBERS_AT_ONCE = 2**20
+"""Maximum size of a batch that is made of copies of a small one, for sources to draw many samples from at once."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +76,7 @@ class _Extraction:
 def compute_features(
     backbone: Backbone,
     data: Iterable[Any],
-    repulsion: Source | Iterable[Any] | Tensor | None,
+    repulsion: Source | FeatureSource | Iterable[Any] | Tensor | None,
     *,
     samples: int = 10_000,
     seed: int = 0,
@@ -85,10 +96,10 @@ def compute_features(
     Args:
         backbone: the network.
         data: batches with targets, in any form `backbone/batches.py` knows; read from its start each time.
-        repulsion: a source that makes samples from the training batches, an iterable of unlabelled batches, a tensor of
-            ready features, or None.
-        samples: how many repulsion samples to use at most: a source makes one of each training sample at most, and of
-            a loader the first ones are taken, so shuffle it.
+        repulsion: a source that makes samples from the training batches or from their features, an iterable of
+            unlabelled batches, a tensor of ready features, or None.
+        samples: how many repulsion samples to use: a source draws from each batch as often as it takes, and of a loader
+            the first ones are taken, so shuffle it.
         seed: of the sources, of loaders that shuffle and of random augmentations; the caller's random state is not
             changed.
         device: where the network runs; the CPU if not given.
@@ -113,12 +124,15 @@ def compute_features(
     with ExitStack() as stack:
         if folder is not None:
             ranks.from_first_process(partial(_lock, stack, folder))
-        train, made = _training_pass(plan, data, repulsion if isinstance(repulsion, Source) else None, stack)
+        drawn = round(repulsion.feature_share * samples) if isinstance(repulsion, Source | FeatureSource) else 0
+        source = repulsion if isinstance(repulsion, Source) and drawn < samples else None
+        train, made = _training_pass(replace(plan, samples=samples - drawn), data, source, stack)
         features, targets = train.finish()
         features, targets = _for_fit(plan, features), _on_device(plan, targets)
         elsewhere = None
-        if made is not None:
-            elsewhere = _for_fit(plan, made.finish()[0])[:samples]
+        if isinstance(repulsion, Source | FeatureSource):
+            elsewhere = None if made is None else _for_fit(plan, made.finish()[0])[: samples - drawn]
+            elsewhere = _with_features(plan, elsewhere, repulsion, features, targets, drawn)
         elif isinstance(repulsion, Tensor):
             elsewhere = _given_features(repulsion, features, cache_dtype)
         elif repulsion is not None:
@@ -146,28 +160,77 @@ def _training_pass(
         return train, made
     total = length_of(data)
     total = None if total is None else total * plan.augmentations
-    largest = 0
+    sizes = []
     batches = stack.enter_context(closing(passes(data, plan.augmentations, plan.seed, plan.device)))
     for i, batch in enumerate(bar(batches, "features", total, plan.progress)):
         inputs, target = training_batch(batch, i)
         size = size_of(inputs)
+        sizes.append(size)
         key = "" if plan.cache is None else fast_digest_of(inputs, target)
         if not train.complete and not train.covers(key):
             work = partial(_features, plan, plan.pace, inputs, f"batch {i} of `data`", DataError)
             plan.ranks.share(i, train, key, work, size, target.to(plan.device))
         if source is not None and made is not None and not made.complete:
-            wanted = plan.samples if total is None else -(-plan.samples * (i + 1) // total)  # spread over all batches
-            largest = max(largest, size)
             rows = made.rows + plan.ranks.waiting(made)
-            alone = size == 1 < largest and rows > 0  # sources may need company
-            if wanted > rows and not alone and not made.covers(key):
-                plan.ranks.share(i, made, key, partial(_source_features, plan, source, inputs, i), size)
+            # Spread over all batches, if their number is known; a last batch of one may be too few for a source.
+            wanted = min(plan.samples, rows + size) if total is None else -(-plan.samples * (i + 1) // total)
+            if not (size == 1 < max(sizes) and rows):
+                _share_samples(plan, source, made, inputs, key, i, wanted - rows)
         if (i + 1) % plan.ranks.size == 0:
             plan.ranks.exchange()
     plan.ranks.exchange()
     if not train.rows and not train.complete:
         raise DataError(expected("data", "at least one batch", "none"))
+    if source is not None and made is not None and not made.complete and made.rows < plan.samples:
+        _draw_again(plan, data, source, made, sizes)
     return train, made
+
+
+def _draw_again(plan: _Extraction, data: Iterable[Any], source: Source, made: AnyStore, sizes: list[int]) -> None:
+    """Draw the samples that one pass has left open: only now it is known how many batches there are, of which sizes."""
+    start, seen = made.rows, 0
+    usable = sum(size > 1 or max(sizes) == 1 for size in sizes)
+    with closing(passes(data, plan.augmentations, plan.seed, plan.device)) as batches:
+        for i, batch in enumerate(batches):
+            inputs, target = training_batch(batch, i)
+            if size_of(inputs) > 1 or max(sizes) == 1:
+                seen += 1
+                wanted = start - (start - plan.samples) * seen // usable
+                key = "" if plan.cache is None else fast_digest_of(inputs, target)
+                missing = wanted - made.rows - plan.ranks.waiting(made)
+                _share_samples(plan, source, made, inputs, key, len(sizes) + i, missing)
+            if (i + 1) % plan.ranks.size == 0:
+                plan.ranks.exchange()
+        plan.ranks.exchange()
+
+
+def _share_samples(
+    plan: _Extraction, source: Source, made: AnyStore, inputs: Any, key: str, i: int, missing: int
+) -> None:
+    """Have one process draw from a batch as often as it takes."""
+    size = size_of(inputs)
+    times = -(-missing // size)
+    if times > 0 and not made.covers(key):
+        plan.ranks.share(i, made, key, partial(_source_features, plan, source, inputs, i, times), times * size)
+
+
+def _with_features(
+    plan: _Extraction,
+    drawn: Tensor | None,
+    source: Source | FeatureSource,
+    features: Tensor,
+    targets: Tensor,
+    count: int,
+) -> Tensor | None:
+    """Add samples that are drawn in feature space to those that went through the network."""
+    if not count:
+        return drawn
+    assert isinstance(source, FeatureSource)
+    generator = torch.Generator().manual_seed(derived_seed(plan.seed, -2))
+    samples = source.sample_features(features, count, generator, targets)
+    if not all_finite(samples):
+        raise RepulsionError(expected(f"samples of {source}", "finite", "NaN or infinite values"))
+    return samples if drawn is None else torch.cat([drawn.to(samples), samples])
 
 
 def _fingerprint_of_data(plan: _Extraction, data: Iterable[Any]) -> tuple[dict[str, Any] | None, tuple[Tensor, ...]]:
@@ -259,11 +322,17 @@ def _features(
     return half
 
 
-def _source_features(plan: _Extraction, source: Source, inputs: Any, i: int) -> Tensor:
-    """Features of the samples that a source makes from batch i."""
+def _source_features(plan: _Extraction, source: Source, inputs: Any, i: int, times: int) -> Tensor:
+    """Features of the samples that a source draws from batch i, several times over."""
     generator = torch.Generator().manual_seed(derived_seed(plan.seed, i))
-    samples = source.sample_inputs(to_device(inputs, plan.device), generator)
-    return _features(plan, plan.pace, samples, f"samples of {source}", RepulsionError)
+    inputs, name, size = to_device(inputs, plan.device), f"samples of {source}", size_of(inputs)
+    rows = times * size
+    if source.takes_copies:  # many small batches would be slow
+        copies = max(min(times, NUMBERS_AT_ONCE // max(sum(value.numel() for _, value in tensors_of(inputs)), 1)), 1)
+        inputs = map_tensors(inputs, lambda v: torch.cat([v] * copies) if v.ndim and len(v) == size else v)
+        times = -(-times // copies)
+    draws = (sample_inputs(source, inputs, generator) for _ in range(times))
+    return torch.cat([_features(plan, plan.pace, samples, name, RepulsionError) for samples in draws])[:rows]
 
 
 def _for_fit(plan: _Extraction, features: Tensor) -> Tensor:

@@ -8,15 +8,16 @@ import torch
 from torch import Tensor
 
 from repulse.errors import RecipeError, check_number, check_positive_integer, expected
+from repulse.repulsion.images import ImageSource
 from repulse.repulsion.phase_scramble import scramble_phases
-from repulse.repulsion.source import Source, check_images, uniform
+from repulse.repulsion.source import uniform
 
-CHUNK = 32_768
-"""Pixels painted at a time: few enough to stay in the cache, where many small steps are fast."""
+PIXELS_AT_ONCE = 32_768
+"""Maximum number of pixels painted at once: few enough to stay in the cache, where many small steps are fast."""
 
 
-class DeadLeaves(Source):
-    """Overlapping ellipses and rectangles of every size, in colours of the training images.
+class DeadLeaves(ImageSource):
+    """Paint overlapping ellipses and rectangles of every size, in colours of the training images.
 
     The radii follow the law 1/r^3, which gives natural images their scale invariance; each leaf takes the colour of a
     random pixel of a random image of the batch, so any number of channels and any normalisation will do. Over the
@@ -24,7 +25,7 @@ class DeadLeaves(Source):
     heads that disagree there need not disagree on photographs.
 
     Args:
-        leaves: leaves an image, from back to front.
+        leaves: leaves per image, from back to front.
         smallest: smallest radius, as a share of the image's shorter side.
         largest: largest radius, likewise.
         grain: strength of the grain; 0 leaves the leaves flat, 1 is the contrast of the training image.
@@ -41,40 +42,38 @@ class DeadLeaves(Source):
             raise RecipeError(expected("smallest", "below `largest`", f"smallest={smallest}, largest={largest}"))
         self.leaves, self.smallest, self.largest, self.grain = leaves, smallest, largest, grain
 
-    def sample(self, batch: Tensor, generator: torch.Generator) -> Tensor:
-        images, channels, height, width = check_images("DeadLeaves", batch)
-        pixels = batch.permute(0, 2, 3, 1).reshape(-1, channels)
-        chosen = torch.randint(len(pixels), (images, self.leaves + 1), generator=generator, device="cpu").to(
-            batch.device
-        )
-        colours = pixels[chosen]  # (B, leaves + 1, C); the first is the ground
-        few = max(CHUNK // (height * width), 1)
-        tops = [self._paint(part, generator) for part in batch.split(few)]
+    def sample_images(self, images: Tensor, generator: torch.Generator) -> Tensor:
+        count, channels, height, width = images.shape
+        pixels = images.permute(0, 2, 3, 1).reshape(-1, channels)
+        chosen = torch.randint(len(pixels), (count, self.leaves + 1), generator=generator, device="cpu")
+        colours = pixels[chosen.to(images.device)]  # (B, leaves + 1, C); the first is the ground
+        at_once = max(PIXELS_AT_ONCE // (height * width), 1)
+        tops = [self._paint(part, generator) for part in images.split(at_once)]
         index = torch.cat(tops).flatten(1).long().unsqueeze(-1).expand(-1, -1, channels)
-        painted = colours.gather(1, index).transpose(1, 2).reshape(batch.shape)
+        painted = colours.gather(1, index).transpose(1, 2).reshape(images.shape)
         if not self.grain:
             return painted
-        grain = scramble_phases(batch, generator) - batch.mean(dim=(2, 3), keepdim=True)
-        low, high = batch.amin(dim=(0, 2, 3), keepdim=True), batch.amax(dim=(0, 2, 3), keepdim=True)
+        grain = scramble_phases(images, generator) - images.mean(dim=(2, 3), keepdim=True)
+        low, high = images.amin(dim=(0, 2, 3), keepdim=True), images.amax(dim=(0, 2, 3), keepdim=True)
         return torch.clamp(painted + self.grain * grain, low, high)
 
-    def _paint(self, batch: Tensor, generator: torch.Generator) -> Tensor:
-        """Which leaf shows at each pixel, `(B, H, W)`; 0 is the ground."""
-        images, _, height, width = batch.shape
-        shape, side = (self.leaves, images, 1, 1), min(height, width)
+    def _paint(self, images: Tensor, generator: torch.Generator) -> Tensor:
+        """Return which leaf shows at each pixel, `(B, H, W)`; 0 is the ground."""
+        count, _, height, width = images.shape
+        shape, side = (self.leaves, count, 1, 1), min(height, width)
 
         def draw(low: float, high: float) -> Tensor:
-            return low + (high - low) * uniform(shape, generator, batch)
+            return low + (high - low) * uniform(shape, generator, images)
 
         # Inverse of the distribution function of the density proportional to 1/r^3.
         near, far = self.smallest**-2, self.largest**-2
         radius = side * (near - draw(0, 1) * (near - far)).rsqrt()
         aspect, angle = draw(0.4, 1.0), draw(0, math.pi)
         cos, sin = angle.cos() / radius, angle.sin() / radius
-        dx = torch.arange(width, device=batch.device) - draw(0, width - 1)  # (leaves, B, 1, W)
-        dy = torch.arange(height, device=batch.device).unsqueeze(1) - draw(0, height - 1)  # (leaves, B, H, 1)
+        dx = torch.arange(width, device=images.device) - draw(0, width - 1)  # (leaves, B, 1, W)
+        dy = torch.arange(height, device=images.device).unsqueeze(1) - draw(0, height - 1)  # (leaves, B, H, 1)
 
-        top = torch.zeros(images, height, width, dtype=torch.int16, device=batch.device)
+        top = torch.zeros(count, height, width, dtype=torch.int16, device=images.device)
         for leaf in range(self.leaves):
             along = cos[leaf] * dx[leaf] + sin[leaf] * dy[leaf]
             across = (cos[leaf] * dy[leaf] - sin[leaf] * dx[leaf]) / aspect[leaf]

@@ -1,104 +1,115 @@
-"""The contract of a source, the trivial source, and the mixture of several."""
+"""The contract of a source of repulsion samples, in input space or in feature space."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
-from repulse.errors import RecipeError, RepulsionError, check_number, expected
+from repulse.errors import RepulsionError, expected
 
 
 class Source(ABC):
-    """Makes repulsion samples from a batch of training inputs."""
+    """Makes repulsion samples from a batch of training inputs.
+
+    Attributes:
+        takes_mappings: whether `sample` takes inputs in any form; if not, it is given one tensor, and the rest of a
+            mapping or a tuple stays as it is.
+        takes_copies: whether a batch may hold inputs more than once; sources that combine inputs must not meet copies.
+        feature_share: share of the samples that `sample_features` draws instead of `sample`.
+    """
+
+    takes_mappings: bool = False
+    takes_copies: bool = False
+    feature_share: float = 0.0
 
     @abstractmethod
-    def sample(self, batch: Tensor, generator: torch.Generator) -> Tensor:
-        """As many inputs, of the same shape and in the same space, as `batch` holds.
+    def sample(self, batch: Any, generator: torch.Generator) -> Any:
+        """Draw one input of the same shape, in the same space, for each input of a batch.
 
         Args:
             batch: training inputs `(B, ...)`, as the model takes them (normalised, if it wants them so).
             generator: on the CPU; the only source of randomness.
         """
 
-    def sample_inputs(self, inputs: Any, generator: torch.Generator) -> Any:
-        """Samples for inputs in any form: in a mapping or a tuple, the one tensor of floats is replaced."""
-        if isinstance(inputs, Tensor):
-            return draw(self, inputs, generator)
-        items = inputs.items() if isinstance(inputs, Mapping) else enumerate(inputs)
-        floats = [key for key, value in items if isinstance(value, Tensor) and value.is_floating_point()]
-        if len(floats) != 1:
-            got = f"{len(floats)} in a {type(inputs).__name__}"
-            raise RepulsionError(expected("inputs", f"one tensor of floats for {self}", got))
-        (key,) = floats
-        drawn = draw(self, inputs[key], generator)
-        if isinstance(inputs, Mapping):
-            return {**inputs, key: drawn}
-        return tuple(drawn if i == key else value for i, value in enumerate(inputs))
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}()"
+
+
+class FeatureSource(ABC):
+    """Makes repulsion samples in feature space, from features of the training data: for inputs of any kind.
+
+    Attributes:
+        feature_share: share of the samples that are drawn in feature space: all of them.
+    """
+
+    feature_share: float = 1.0
+
+    @abstractmethod
+    def sample_features(
+        self,
+        features: Float[Tensor, "N d"],
+        count: int,
+        generator: torch.Generator,
+        targets: Tensor | None = None,
+    ) -> Float[Tensor, "M d"]:
+        """Draw features of `count` samples.
+
+        Args:
+            features: features of the training data.
+            count: M, how many to draw.
+            generator: on the CPU; the only source of randomness.
+            targets: classes of the training data, for sources that need them.
+        """
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}()"
 
 
-class TrainingData(Source):
-    """The training inputs themselves: what the paper warns of, kept for comparison."""
+def sample_inputs(source: Source, inputs: Any, generator: torch.Generator) -> Any:
+    """Draw samples for inputs in any form, and check their shapes.
 
-    def sample(self, batch: Tensor, generator: torch.Generator) -> Tensor:
-        return batch
-
-    def sample_inputs(self, inputs: Any, generator: torch.Generator) -> Any:
-        return inputs
-
-
-class Mixture(Source):
-    """Each sample from one of several sources, chosen at random.
-
-    Args:
-        sources: the sources.
-        weights: relative frequencies; equal if not given.
+    Of a mapping or a tuple, a source that takes tensors replaces the one tensor of floats (or of images in bytes).
     """
-
-    def __init__(self, sources: Sequence[Source], weights: Sequence[float] | None = None) -> None:
-        self.sources = list(sources)
-        if not self.sources:
-            raise RecipeError(expected("sources", "at least one source", "none"))
-        for source in self.sources:
-            if not isinstance(source, Source):
-                raise RecipeError(expected("sources", "repulsion sources", f"{type(source).__name__}"))
-        self.weights = [1.0] * len(self.sources) if weights is None else list(weights)
-        if len(self.weights) != len(self.sources):
-            raise RecipeError(expected("weights", f"{len(self.sources)} numbers, one a source", len(self.weights)))
-        for weight in self.weights:
-            check_number("weights", weight, positive=True)
-
-    def sample(self, batch: Tensor, generator: torch.Generator) -> Tensor:
-        chosen = torch.multinomial(
-            torch.tensor(self.weights, dtype=torch.float64), len(batch), replacement=True, generator=generator
-        )
-        chosen = chosen.to(batch.device)
-        samples = torch.empty_like(batch)
-        for i, source in enumerate(self.sources):
-            mask = chosen == i
-            count = int(mask.sum())
-            if count == 1:  # some sources need company
-                samples[mask] = draw(source, batch, generator)[mask]
-            elif count:
-                samples[mask] = draw(source, batch[mask], generator)
+    if source.takes_mappings or isinstance(inputs, Tensor):
+        samples = source.sample(inputs, generator)
+        _check_alike(source, samples, inputs)
         return samples
+    items = inputs.items() if isinstance(inputs, Mapping) else enumerate(inputs)
+    keys = [key for key, value in items if isinstance(value, Tensor) and _is_content(value)]
+    if len(keys) != 1:
+        got = f"{len(keys)} in a {type(inputs).__name__}"
+        raise RepulsionError(expected("inputs", f"one tensor of floats for {source}", got))
+    (key,) = keys
+    samples = sample_inputs(source, inputs[key], generator)
+    if isinstance(inputs, Mapping):
+        return {**inputs, key: samples}
+    return tuple(samples if i == key else value for i, value in enumerate(inputs))
 
-    def __repr__(self) -> str:
-        return "Mixture([" + ", ".join(map(repr, self.sources)) + "])"
+
+def tensors_of(inputs: Any) -> dict[Any, Tensor]:
+    """Return all tensors of some inputs, by their name or position."""
+    if isinstance(inputs, Tensor):
+        return {0: inputs}
+    items = inputs.items() if isinstance(inputs, Mapping) else enumerate(inputs)
+    return {key: value for key, value in items if isinstance(value, Tensor)}
 
 
-def check_images(name: str, batch: Tensor) -> tuple[int, int, int, int]:
-    """The shape of a batch of images, or an error that says which source wanted images."""
-    if batch.ndim != 4 or not batch.is_floating_point():
-        wanted = f"float images of shape (batch, channels, height, width) for {name}"
-        raise RepulsionError(expected("inputs", wanted, f"{batch.dtype} of shape {tuple(batch.shape)}"))
-    return batch.shape[0], batch.shape[1], batch.shape[2], batch.shape[3]
+def map_tensors(function: Callable[..., Tensor], inputs: Any, *others: Any) -> Any:
+    """Return the same inputs with each tensor (and its namesakes in others of the same form) replaced."""
+    if isinstance(inputs, Tensor):
+        return function(inputs, *others)
+    if isinstance(inputs, Mapping):
+        return {
+            key: function(value, *(other[key] for other in others)) if isinstance(value, Tensor) else value
+            for key, value in inputs.items()
+        }
+    parts = zip(inputs, *others, strict=True)
+    return tuple(function(value, *rest) if isinstance(value, Tensor) else value for value, *rest in parts)
 
 
 def check_floats(name: str, batch: Tensor) -> None:
@@ -107,15 +118,42 @@ def check_floats(name: str, batch: Tensor) -> None:
         raise RepulsionError(expected("inputs", f"float for {name}", f"{batch.dtype}"))
 
 
-def draw(source: Source, batch: Tensor, generator: torch.Generator) -> Tensor:
-    """Samples of a source, checked."""
-    samples = source.sample(batch, generator)
-    if not isinstance(samples, Tensor) or samples.shape != batch.shape:
-        got = tuple(samples.shape) if isinstance(samples, Tensor) else type(samples).__name__
-        raise RepulsionError(expected(f"samples of {source}", f"of shape {tuple(batch.shape)}", got))
-    return samples
+def check_company(name: str, count: int) -> None:
+    """Refuse a batch of a single input for a source that combines two."""
+    if count < 2:
+        raise RepulsionError(expected("inputs", f"at least two inputs per batch for {name}", count))
+
+
+def other_rows(count: int, generator: torch.Generator) -> Tensor:
+    """Draw, for each of `count` rows, the index of another one, uniformly."""
+    shift = torch.randint(1, count, (count,), generator=generator, device="cpu")
+    return (torch.arange(count, device="cpu") + shift) % count
+
+
+def permutations(count: int, size: int, generator: torch.Generator) -> Tensor:
+    """Draw `count` permutations of `size` things, uniformly over all but the identity."""
+    order = torch.rand(count, size, generator=generator, device="cpu").argsort(dim=1)
+    identity = torch.arange(size, device="cpu")
+    while bool((same := (order == identity).all(dim=1)).any()):
+        order[same] = torch.rand(int(same.sum()), size, generator=generator, device="cpu").argsort(dim=1)
+    return order
 
 
 def uniform(shape: Sequence[int], generator: torch.Generator, like: Tensor) -> Tensor:
-    """Uniform numbers in [0, 1) from a CPU generator, on the device of `like`."""
+    """Draw uniform numbers in [0, 1) from a CPU generator, on the device of `like`."""
     return torch.rand(*shape, generator=generator, device="cpu").to(like)
+
+
+def _is_content(value: Tensor) -> bool:
+    return value.is_floating_point() or (value.dtype == torch.uint8 and value.ndim >= 3)
+
+
+def _check_alike(source: Source, samples: Any, inputs: Any) -> None:
+    if type(samples) is not type(inputs) and not (isinstance(samples, Mapping) and isinstance(inputs, Mapping)):
+        raise RepulsionError(expected(f"samples of {source}", f"a {type(inputs).__name__}", type(samples).__name__))
+    made = tensors_of(samples)
+    for key, value in tensors_of(inputs).items():
+        sample = made.get(key)
+        if sample is None or sample.shape != value.shape:
+            got = "nothing" if sample is None else tuple(sample.shape)
+            raise RepulsionError(expected(f"samples of {source}", f"of shape {tuple(value.shape)}", got))

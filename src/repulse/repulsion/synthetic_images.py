@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from repulse.repulsion.dead_leaves import DeadLeaves
+from repulse.repulsion.mixture import Mixture
 from repulse.repulsion.phase_scramble import PhaseScramble
-from repulse.repulsion.source import Mixture
-from repulse.repulsion.warps import Shear, Swirl
+from repulse.repulsion.shear import Shear
+from repulse.repulsion.swirl import Swirl
 
 
 class SyntheticImages(Mixture):
-    """Dead leaves, phase-scrambled, swirled and sheared training images, a quarter each: what `retrofit` takes itself.
+    """Draw dead leaves, phase-scrambled, swirled and sheared training images, a quarter each.
 
     Images of nothing with the edges of natural ones, with their frequencies, and with their textures.
     """

@@ -1,4 +1,4 @@
-"""Sources that work for any input, not only for images."""
+"""Uniform samples of a box: for inputs of few dimensions."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from repulse.repulsion.source import Source, check_floats, uniform
 
 
 class UniformBox(Source):
-    """Uniform samples of a box.
+    """Draw uniform samples of a box.
 
     Args:
         low: lower corner, a number or a tensor that broadcasts to one input; None takes the smallest value of each
@@ -18,6 +18,8 @@ class UniformBox(Source):
         high: upper corner, likewise.
         margin: how far the box reaches beyond the batch where a corner is None, as a share of its extent.
     """
+
+    takes_copies = True
 
     def __init__(
         self, low: float | Tensor | None = None, high: float | Tensor | None = None, margin: float = 0.25
@@ -54,39 +56,3 @@ class UniformBox(Source):
 
     def __repr__(self) -> str:
         return f"UniformBox(low={self.low}, high={self.high})"
-
-
-class Noise(Source):
-    """Gaussian noise around the mean of the batch, with its spread; per channel for images, per coordinate otherwise.
-
-    Args:
-        scale: factor on the spread.
-    """
-
-    def __init__(self, scale: float = 1.0) -> None:
-        check_number("scale", scale, positive=True)
-        self.scale = scale
-
-    def sample(self, batch: Tensor, generator: torch.Generator) -> Tensor:
-        check_floats("Noise", batch)
-        axes = (0, *range(2, batch.ndim))
-        mean = batch.mean(dim=axes, keepdim=True)
-        spread = batch.std(dim=axes, keepdim=True, correction=0)
-        return mean + self.scale * spread * torch.randn(batch.shape, generator=generator, device="cpu").to(batch)
-
-    def __repr__(self) -> str:
-        return f"Noise(scale={self.scale})"
-
-
-class Mixup(Source):
-    """Convex combinations of two inputs of the batch, with weights between 0.3 and 0.7 so that neither dominates."""
-
-    def sample(self, batch: Tensor, generator: torch.Generator) -> Tensor:
-        check_floats("Mixup", batch)
-        if len(batch) < 2:
-            raise RepulsionError(expected("inputs", "at least two inputs a batch for Mixup", len(batch)))
-        partner = batch.roll(
-            int(torch.randint(1, len(batch), (), generator=generator, device="cpu")), dims=0
-        )  # never with itself
-        weight = 0.3 + 0.4 * uniform((len(batch), *[1] * (batch.ndim - 1)), generator, batch)
-        return weight * batch + (1 - weight) * partner
