@@ -11,7 +11,7 @@ import operator
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
-from typing import SupportsIndex, TypeVar
+from typing import Any, SupportsIndex, TypeVar
 
 import torch
 from jaxtyping import Float, Int
@@ -74,6 +74,11 @@ def _weighted(weights: Tensor, values: Tensor) -> Tensor:
 MAX_ELEMENTS_CPU, MAX_ELEMENTS_GPU = 2**18, 2**26
 """Numbers that are looked at a time on the way to uncertainties, by a CPU and by a GPU."""
 
+
+def _is_batched(value: Any) -> bool:
+    return isinstance(value, Tensor) and value.ndim > 1
+
+
 P = TypeVar("P", bound="Prediction")
 T = TypeVar("T")
 
@@ -123,11 +128,11 @@ class Prediction(ABC):
             if not -len(self) <= at < len(self):
                 raise IndexError(f"sample {at} of a prediction of {len(self)}")
             index = slice(at, at + 1 or None)
-        return type(self)(*(getattr(self, field.name)[:, index] for field in fields(self)))
+        return type(self)(*(value[:, index] if _is_batched(value) else value for value in self._values()))
 
     def cpu(self: P) -> P:
         """The same prediction on the CPU."""
-        return type(self)(*(getattr(self, field.name).cpu() for field in fields(self)))
+        return type(self)(*(value.cpu() if isinstance(value, Tensor) else value for value in self._values()))
 
     @staticmethod
     def cat(parts: Sequence[P]) -> P:
@@ -137,7 +142,12 @@ class Prediction(ABC):
         kind = type(parts[0])
         if len(parts) == 1:
             return parts[0]
-        return kind(*(torch.cat([getattr(part, f.name) for part in parts], dim=1) for f in fields(kind)))
+        columns = zip(*(part._values() for part in parts), strict=True)
+        return kind(*(torch.cat(column, dim=1) if _is_batched(column[0]) else column[0] for column in columns))
+
+    def _values(self) -> list[Any]:
+        """Return the fields: those with several axes have the batch on the second, others belong to all samples."""
+        return [getattr(self, field.name) for field in fields(self)]
 
     def __repr__(self) -> str:
         size = f"{type(self).__name__}({len(self)} sample{'' if len(self) == 1 else 's'}, {self.members} members"
@@ -211,15 +221,28 @@ class ClassPrediction(Prediction):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class RegressionPrediction(Prediction):
-    """A mixture of Gaussians, one of each member. All three uncertainties are variances.
+    """A number and how far it may be off. All three uncertainties are variances.
+
+    Without `tail` the density is the mixture of the members' Gaussians. With it, it is `mean_k N(mean, total tail_k)`:
+    one location, the variance of that mixture, and the tail of residuals on data that nothing was fitted to.
+
+    Examples:
+        >>> p = RegressionPrediction(torch.tensor([[1.0], [3.0]]), torch.ones(2, 1), torch.ones(1))
+        >>> float(p.mean), float(p.aleatoric), float(p.epistemic)
+        (2.0, 1.0, 1.0)
+        >>> low, high = p.interval(0.9)
+        >>> round(float(low), 3), round(float(high), 3)
+        (-0.326, 4.326)
 
     Attributes:
         means: mean of every member, `(n, B)`.
         variances: variance of every member, `(n, B)`.
+        tail: equally likely factors on the variance, of mean one, `(m,)`; None for the mixture of members.
     """
 
     means: Float[Tensor, "n B"]
     variances: Float[Tensor, "n B"]
+    tail: Float[Tensor, " m"] | None = None
 
     @property
     def mean(self) -> Float[Tensor, " B"]:
@@ -242,6 +265,37 @@ class RegressionPrediction(Prediction):
         return self.total.sqrt()
 
     def log_likelihood(self, targets: Float[Tensor, " B"]) -> Float[Tensor, " B"]:
-        """`log mean_i N(target; mean_i, variance_i)`."""
-        normal = -0.5 * ((targets - self.means).square() / self.variances + (2 * math.pi * self.variances).log())
-        return normal.logsumexp(dim=0) - math.log(self.means.shape[0])
+        """Return the logarithm of the density at each target."""
+        means, variances = self._gaussians()
+        normal = -0.5 * ((targets - means).square() / variances + (2 * math.pi * variances).log())
+        return normal.logsumexp(dim=0) - math.log(len(variances))
+
+    def cdf(self, values: Float[Tensor, " B"]) -> Float[Tensor, " B"]:
+        """Return the probability that the target is at most each value."""
+        means, variances = self._gaussians()
+        return torch.special.ndtr((values - means) / variances.sqrt()).mean(dim=0)
+
+    def quantile(self, q: float) -> Float[Tensor, " B"]:
+        """Return the value that the target is below with probability `q`, by bisection of the distribution function."""
+        if isinstance(q, bool) or not isinstance(q, int | float) or not 0 < q < 1:
+            raise DataError(expected("q", "a probability between 0 and 1", repr(q)))
+        means, variances = (part.double() for part in self._gaussians())
+        each = means + torch.special.ndtri(means.new_tensor(q)) * variances.sqrt()
+        low, high = each.amin(dim=0), each.amax(dim=0)  # which enclose that of their mixture
+        for _ in range(60):
+            middle = (low + high) / 2
+            below = torch.special.ndtr((middle - means) / variances.sqrt()).mean(dim=0) < q
+            low, high = torch.where(below, middle, low), torch.where(below, high, middle)
+        return ((low + high) / 2).to(self.means)
+
+    def interval(self, level: float) -> tuple[Float[Tensor, " B"], Float[Tensor, " B"]]:
+        """Return the ends of the central interval that holds the target with probability `level`."""
+        if isinstance(level, bool) or not isinstance(level, int | float) or not 0 < level < 1:
+            raise DataError(expected("level", "a probability between 0 and 1", repr(level)))
+        return self.quantile((1 - level) / 2), self.quantile((1 + level) / 2)
+
+    def _gaussians(self) -> tuple[Float[Tensor, "#c B"], Float[Tensor, "c B"]]:
+        """Return means and variances of the equally likely Gaussians whose mixture the density is."""
+        if self.tail is None:
+            return self.means, self.variances
+        return self.mean.unsqueeze(0), self.tail.unsqueeze(1) * self.total

@@ -25,6 +25,8 @@ Prior = Literal["weights", "function"]
 Init = Literal["random", "pretrained"]
 Decay = Literal["cosine", "none"]
 Layers = Literal["auto", "last"]
+TapScale = Literal["auto"]
+CentreOn = Literal["network", "heads"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,7 +58,7 @@ class Recipe:
         strength: weight of the repulsion relative to the mean log-likelihood. The exact posterior has 1/N, which no
             training of realistic length can see; 0.001 to 1 is the useful range. "auto" is 0.03 for up to ten classes
             and `0.03 (10 / classes)^1.5` for more, because with many classes it is cheap to disagree and the same
-            strength does harm. The recipe of fitted heads holds the number.
+            strength does harm; for regression it is 0.3. The recipe of fitted heads holds the number.
         schedule: strength over the fit: "constant", "linear" (grows over the first half), "tanh" or "cyclic".
         prior: "weights" (Gaussian on the parameters) or "function" (the Gaussian process that linear heads with that
             weight prior are, scored on the repulsion samples).
@@ -77,7 +79,13 @@ class Recipe:
             prediction, for it is folded into the heads.
         tap_scale: standard deviation of the whitened features (or, without whitening, of the taps), relative to
             penultimate features of unit size. Weights have one prior, so this decides how much of a prediction they
-            may carry.
+            may carry. "auto" fits heads at 0.2 and at 1 and keeps those that validation labels prefer; without such
+            labels it is 0.2, and for regression 1.
+        distances: whether heads also see how far features are from the training data, as a few numbers that they
+            could not compute themselves (logarithms of mean squares along principal axes); needs `whiten`.
+        centre: "network" lets heads carry nothing but disagreement: the mean prediction is the network's, calibrated on
+            validation labels, and fades with the distance from the data. "heads" leaves heads as they were fitted.
+        synthetic_share: share of the repulsion samples that `retrofit` makes itself where other data is given.
         seed: of everything random in the fit.
     """
 
@@ -104,7 +112,10 @@ class Recipe:
     repulsion_samples: int = 10_000
     layers: Layers | tuple[str, ...] = "auto"
     whiten: bool = True
-    tap_scale: float = 0.2
+    tap_scale: TapScale | float = "auto"
+    distances: bool = True
+    centre: CentreOn = "network"
+    synthetic_share: float = 0.5
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -124,10 +135,18 @@ class Recipe:
             check_choice("strength", self.strength, get_args(Strength))
         else:
             check_number("strength", self.strength, positive=False)
-        for name in ("prior_std", "lr", "tap_scale"):
+        for name in ("prior_std", "lr"):
             check_number(name, getattr(self, name), positive=True)
-        if not isinstance(self.whiten, bool):
-            raise RecipeError(expected("whiten", "True or False", repr(self.whiten)))
+        if isinstance(self.tap_scale, str):
+            check_choice("tap_scale", self.tap_scale, get_args(TapScale))
+        else:
+            check_number("tap_scale", self.tap_scale, positive=True)
+        for name in ("whiten", "distances"):
+            if not isinstance(getattr(self, name), bool):
+                raise RecipeError(expected(name, "True or False", repr(getattr(self, name))))
+        check_number("synthetic_share", self.synthetic_share, positive=False)
+        if self.synthetic_share >= 1:
+            raise RecipeError(expected("synthetic_share", "at least 0 and below 1", repr(self.synthetic_share)))
         if self.noise is not None:
             check_number("noise", self.noise, positive=True)
         if isinstance(self.seed, bool) or not isinstance(self.seed, int) or not 0 <= self.seed < 2**63 - 1:
@@ -145,7 +164,7 @@ class Recipe:
             (0.03, 3e-05, 0.1)
         """
         if isinstance(self.strength, str):
-            return 0.03 * min(1.0, 10 / (classes or 1)) ** 1.5
+            return 0.3 if classes is None else 0.03 * min(1.0, 10 / classes) ** 1.5
         return self.strength
 
     def replace(self, **changes: Any) -> Recipe:
@@ -183,7 +202,17 @@ def _as_layers(value: object) -> str | tuple[str, ...]:
     return tuple(value)
 
 
-_PAPER = Recipe(layers="last", whiten=False, compare="jointly", strength=0.03, lr=1e-3)
+_PAPER = Recipe(
+    layers="last",
+    whiten=False,
+    tap_scale=0.2,
+    distances=False,
+    centre="heads",
+    synthetic_share=0.0,
+    compare="jointly",
+    strength=0.03,
+    lr=1e-3,
+)
 
 LL_E = _PAPER.replace(space="none")
 """Last-layer ensemble: independent heads, no repulsion."""

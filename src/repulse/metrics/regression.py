@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import torch
 from jaxtyping import Float
 from torch import Tensor
 
@@ -27,6 +26,5 @@ def interval_coverage(prediction: RegressionPrediction, targets: Tensor, level: 
 
 
 def central_mass(prediction: RegressionPrediction, targets: Tensor) -> Float[Tensor, " B"]:
-    """Probability of the smallest central interval that reaches each target: `|2 mean_i Phi((y - m_i) / s_i) - 1|`."""
-    means, deviations = prediction.means.double(), prediction.variances.double().sqrt()
-    return (2 * torch.special.ndtr((targets - means) / deviations).mean(dim=0) - 1).abs()
+    """Return the probability of the smallest central interval that reaches each target: `|2 F(y) - 1|`."""
+    return (2 * prediction.cdf(targets).double() - 1).abs()

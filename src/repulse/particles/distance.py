@@ -5,15 +5,21 @@ A linear head cannot say "far in any direction", because a norm is not linear. T
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from repulse._mapped import row_chunks
 from repulse.errors import DataError, check_positive_integer, expected
 from repulse.particles.whitening import Whitening
+
+BANDS = 6
+"""Number of bands of principal axes."""
+
+QUANTILE = 0.95
+"""Share of in-distribution inputs that are not released."""
 
 LARGEST = 1e12
 """Number of deviations that are told apart: squares of larger ones would not be finite in single precision."""
@@ -35,7 +41,6 @@ class DistanceColumns:
         axes: A, the axes of all features and after them those of the penultimate features.
         ends: where each band ends among the axes, and after that the penultimate features, if they have their own.
         bands: number of bands.
-        training_radius: quantile of `radius` on the training data.
     """
 
     shift: Float[Tensor, " d"]
@@ -43,7 +48,6 @@ class DistanceColumns:
     axes: Float[Tensor, "d k"]
     ends: Int[Tensor, " s"]
     bands: int
-    training_radius: Float[Tensor, ""]
 
     @classmethod
     def of(
@@ -51,8 +55,7 @@ class DistanceColumns:
         whitening: Whitening,
         features: Float[Tensor, "N d"],
         penultimate: int | None = None,
-        bands: int = 6,
-        quantile: float = 0.95,
+        bands: int = BANDS,
     ) -> DistanceColumns:
         """Compute the distance columns of training features.
 
@@ -61,7 +64,6 @@ class DistanceColumns:
             features: of the training data; may be mapped from a file.
             penultimate: how many of the first features are penultimate ones; all if not given.
             bands: number of bands of axes; fewer if there are fewer axes.
-            quantile: of the radius on the training data that `training_radius` is.
 
         Returns:
             The columns, of single precision, on the device of the features.
@@ -77,11 +79,7 @@ class DistanceColumns:
             own = Whitening.of(features[:, :penultimate]).axes
             ends.append(axes.shape[1] + own.shape[1])
             axes = torch.cat([axes, torch.nn.functional.pad(own, (0, 0, 0, width - penultimate))], dim=1)
-        parts = whitening.shift.float(), whitening.scale.float(), axes.float()
-        columns = cls(*parts, torch.tensor(ends), bands, torch.ones((), device=features.device))
-        radius = torch.cat([columns.radius(part) for part in row_chunks(features)])
-        radius = radius.sort().values[min(int(quantile * len(radius)), len(radius) - 1)]
-        return cls(*parts, torch.tensor(ends), bands, radius.clamp_min(SMALLEST))
+        return cls(whitening.shift.float(), whitening.scale.float(), axes.float(), torch.tensor(ends), bands)
 
     @property
     def columns(self) -> int:
@@ -90,13 +88,10 @@ class DistanceColumns:
 
     def __call__(self, features: Float[Tensor, "B d"]) -> Float[Tensor, "B c"]:
         """Return the columns of features; they are finite for all finite features."""
-        return self._mean_squares(features).clamp_min(SMALLEST).log()
+        return self.mean_squares(features).clamp_min(SMALLEST).log()
 
-    def radius(self, features: Float[Tensor, "B d"]) -> Float[Tensor, " B"]:
-        """Return the root mean square over all principal axes, about one on the training data."""
-        return self._mean_squares(features)[:, 0].sqrt()
-
-    def _mean_squares(self, features: Float[Tensor, "B d"]) -> Float[Tensor, "B c"]:
+    def mean_squares(self, features: Float[Tensor, "B d"]) -> Float[Tensor, "B c"]:
+        """Return the mean squares themselves, about one on the training data."""
         largest = torch.finfo(self.shift.dtype).max  # infinity over infinity would not be a number
         centred = (features.to(self.shift.dtype) - self.shift).clamp(-largest, largest)
         squares = ((centred / self.scale).clamp(-LARGEST, LARGEST) @ self.axes).square()
@@ -107,3 +102,30 @@ class DistanceColumns:
             for begin, end in [(0, ends[self.bands - 1]), *zip(begins, ends, strict=True)]
         ]
         return torch.stack(means, dim=1)
+
+
+@dataclass(frozen=True, eq=False)
+class Release:
+    """By how much to let go of the network: `s(x) = max(1, max_b (m_b(x) / q_b) / q)`, with the mean squares `m_b`.
+
+    Attributes:
+        quantiles: q_b, the 95 % quantile of each mean square on reference rows.
+        largest: q, that of the largest ratio on the same rows, so that s = 1 on 95 % of them.
+    """
+
+    quantiles: Float[Tensor, " c"]
+    largest: Float[Tensor, ""]
+
+    @classmethod
+    def of(cls, mean_squares: Float[Tensor, "M c"], quantile: float = QUANTILE) -> Release:
+        """Compute the quantiles on rows that the whitening has not seen."""
+        quantiles = _quantile(mean_squares, quantile).clamp_min(SMALLEST)
+        return cls(quantiles, _quantile((mean_squares / quantiles).amax(dim=1, keepdim=True), quantile)[0])
+
+    def __call__(self, mean_squares: Float[Tensor, "B c"]) -> Float[Tensor, " B"]:
+        return ((mean_squares / self.quantiles).amax(dim=1) / self.largest).clamp_min(1.0)
+
+
+def _quantile(values: Float[Tensor, "M c"], share: float) -> Float[Tensor, " c"]:
+    """Return the smallest value of each column that at least this share of rows does not exceed."""
+    return values.sort(dim=0).values[max(math.ceil(share * len(values)) - 1, 0)]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -14,15 +16,26 @@ from repulse.errors import (
     check_positive_integer,
     expected,
 )
+from repulse.particles.calibrate import HELD_OUT, assume_noise, centre_classes, centre_numbers, release_of
+from repulse.particles.centre import MARGIN, Centre
+from repulse.particles.centred import CentredHeads
 from repulse.particles.checks import check_repulsion, check_values
+from repulse.particles.distance import Release
 from repulse.particles.fit_data import FitData, identity
 from repulse.particles.heads import Heads, Networks, Particles
 from repulse.particles.history import warn_about
 from repulse.particles.loop import DivergedError, optimise
 from repulse.particles.pool import MAX_PRESCALED
 from repulse.particles.scaling import Scaling
-from repulse.particles.tasks import KINDS, Task
+from repulse.particles.tasks import KINDS, Regression, Task
+from repulse.particles.view import View
 from repulse.recipe import Recipe, check_recipe
+
+TAP_SCALES = (0.2, 1.0)
+"""Spreads of whitened features that are tried; the first stays unless beaten."""
+
+MAX_HELD_OUT = 5000
+"""Rows on which the disagreement of heads is looked at, at most, where none could be kept from the fit."""
 
 PRETRAINED_NOISE = 0.1
 """Noise added to copies of a pretrained last layer, relative to the spread of its weights."""
@@ -38,6 +51,8 @@ def fit_heads(
     classes: int | None = None,
     start: tuple[Tensor, Tensor] | None = None,
     taps: int = 0,
+    validation: tuple[Tensor, Tensor] | None = None,
+    inputs: Tensor | None = None,
     progress: bool = True,
 ) -> Heads:
     """Fit an ensemble of heads on features that are already there.
@@ -60,8 +75,13 @@ def fit_heads(
             is the plain last-layer ensemble (LL-E).
         recipe: how to fit; `Recipe()` if not given.
         classes: number of classes, if `targets` may not show all of them.
-        start: weight `(K, d)` and bias `(K,)` of the network's own last layer, for `init="pretrained"`.
+        start: weight `(K, d)` and bias `(K,)` of the network's own last layer: the centre that heads are put around, and
+            where they start with `init="pretrained"`. It sees the first d features.
         taps: how many of the last columns of the features are taps, which are scaled one by one and kept small.
+        validation: features and targets that neither the network nor the heads are fitted to. They decide how much of the
+            prediction is the network's, at which temperature, and how much noise a regression has.
+        inputs: `(N, e)`, raw inputs of the training rows of a regression, from which its noise is estimated where there
+            is no validation data.
         progress: show a progress bar when it takes more than two seconds.
 
     Returns:
@@ -83,27 +103,145 @@ def fit_heads(
 
     if isinstance(taps, bool) or not isinstance(taps, int) or not 0 <= taps < features.shape[1]:
         raise DataError(expected("taps", f"from 0 to {features.shape[1] - 1}", repr(taps)))
-    scaling = Scaling.of(features, taps, recipe.tap_scale, recipe.whiten)
-    generator = torch.Generator().manual_seed(recipe.seed)
-    training, y, y_shift, y_scale = task.scale_targets(targets)
-    heads = Heads(recipe.heads, scaling.columns, training, recipe.hidden, generator).to(features.device)
-    if recipe.init == "pretrained":
-        _start_from(heads, start, scaling, y_shift, y_scale, generator)
-    far = None if repulsion_features is None else _scaled(repulsion_features.detach(), scaling)
-    prepare: Callable[[Tensor], Tensor] = scaling
-    if len(features) * scaling.columns <= MAX_PRESCALED:
-        features, prepare = _scaled(features, scaling), identity
-    training = heads.task = training.warm_start(heads, features, prepare, y)
-    task = task.in_original_units(training, y_scale)
+    fit = _Fit(features, targets, repulsion_features, recipe, task, taps, start, progress)
+    held_out = None if validation is None else _check_validation(validation, features, task, recipe)
+    if recipe.centre == "heads" or not (recipe.whiten and recipe.distances):
+        return fit.run(0.2 if isinstance(recipe.tap_scale, str) else recipe.tap_scale)[0]
+    network = None if start is None else check_last_layer(start, task, features.shape[1] - taps)
+    if isinstance(task, Regression):
+        return _fit_numbers(fit, network, held_out, inputs)
+    return _fit_classes(fit, network, held_out)
 
-    def finish() -> None:
-        heads.fold_inputs(scaling)
-        task.fold_targets(heads, y_shift, y_scale)
-        heads.task = task
-        heads.requires_grad_(False)
 
-    _run(heads, FitData(features, y, far, prepare, training), recipe, progress, finish)
-    return heads
+@dataclass(frozen=True, eq=False)
+class _Fit:
+    """What a fit is given, checked."""
+
+    features: Tensor
+    targets: Tensor
+    repulsion: Tensor | None
+    recipe: Recipe
+    task: Task
+    taps: int
+    start: tuple[Tensor, Tensor] | None
+    progress: bool
+
+    def run(self, tap_scale: float) -> tuple[Heads, View]:
+        """Fit heads at one spread of the whitened features; they take features and distance columns, as in the view."""
+        recipe, features = self.recipe.replace(tap_scale=tap_scale), self.features
+        view = View.of(features, self.taps, recipe, tap_scale)
+        generator = torch.Generator().manual_seed(recipe.seed)
+        training, y, y_shift, y_scale = self.task.scale_targets(self.targets)
+        heads = Heads(recipe.heads, view.columns, training, recipe.hidden, generator).to(features.device)
+        if recipe.init == "pretrained":
+            _start_from(heads, self.start, view.scaling, y_shift, y_scale, generator)
+        far = None if self.repulsion is None else _seen(self.repulsion.detach(), view)
+        prepare: Callable[[Tensor], Tensor] = view
+        if len(features) * view.columns <= MAX_PRESCALED:
+            features, prepare = _seen(features, view), identity
+        training = heads.task = training.warm_start(heads, features, prepare, y)
+        task = self.task.in_original_units(training, y_scale)
+
+        def finish() -> None:
+            heads.fold_inputs(view)
+            task.fold_targets(heads, y_shift, y_scale)
+            heads.task = task
+            heads.requires_grad_(False)
+
+        _run(heads, FitData(features, y, far, prepare, training), recipe, self.progress, finish)
+        return heads, view
+
+
+def _fit_classes(
+    fit: _Fit, network: tuple[Tensor, Tensor] | None, validation: tuple[Tensor, Tensor] | None
+) -> CentredHeads:
+    """Fit a classifier's heads around the network, at the spread of features that validation labels prefer."""
+    scales = TAP_SCALES if validation is not None else TAP_SCALES[:1]
+    if not isinstance(fit.recipe.tap_scale, str):
+        scales = (fit.recipe.tap_scale,)
+    found: CentredHeads | None = None
+    release: Release | None = None
+    for scale in scales:
+        heads, view = fit.run(scale)
+        assert view.distances is not None
+        release = release or release_of(view.distances, fit.features, fit.taps, validation)
+        made = centre_classes(heads, view, release, network, validation)
+        margin = 0.0 if found is None else MARGIN
+        if found is None or (made.centre.cost or 0.0) + margin < (found.centre.cost or 0.0):
+            found = made
+    assert found is not None
+    return found
+
+
+def _fit_numbers(
+    fit: _Fit,
+    network: tuple[Tensor, Tensor] | None,
+    validation: tuple[Tensor, Tensor] | None,
+    inputs: Tensor | None,
+) -> Heads:
+    """Fit a regression's heads around the network, with noise that validation rows show, or that must be assumed."""
+    scale = 1.0 if isinstance(fit.recipe.tap_scale, str) else fit.recipe.tap_scale
+    if network is None:
+        return dataclasses.replace(fit, recipe=fit.recipe.replace(distances=False)).run(scale)[0]
+    if fit.recipe.noise is not None:
+        heads, view = fit.run(scale)
+        assert view.distances is not None
+        release = release_of(view.distances, fit.features, fit.taps, validation)
+        return CentredHeads.around(heads, view.distances, release, network, Centre(), heads.task)
+    assumed = assume_noise(fit.features, fit.targets, network, validation, inputs)
+    held_out = validation
+    if validation is None:
+        fit, held_out = _hold_out(fit)
+    recipe = fit.recipe.replace(noise=assumed.noise)
+    heads, view = dataclasses.replace(fit, recipe=recipe, task=Regression(assumed.noise)).run(scale)
+    assert view.distances is not None and held_out is not None
+    release = release_of(view.distances, fit.features, fit.taps, validation)
+    return centre_numbers(heads, view, release, network, assumed, held_out)
+
+
+def _hold_out(fit: _Fit) -> tuple[_Fit, tuple[Tensor, Tensor]]:
+    """Keep every sixth row from the fit, unless rows are too few, or too many to copy."""
+    count = len(fit.targets)
+    if count < 2 * HELD_OUT or fit.features.numel() > MAX_PRESCALED:
+        return fit, (fit.features[:MAX_HELD_OUT], fit.targets[:MAX_HELD_OUT])
+    order = torch.randperm(count, generator=torch.Generator().manual_seed(fit.recipe.seed)).to(fit.targets.device)
+    held, used = order[: count // HELD_OUT], order[count // HELD_OUT :].sort().values
+    smaller = dataclasses.replace(fit, features=fit.features[used], targets=fit.targets[used])
+    return smaller, (fit.features[held], fit.targets[held])
+
+
+def _check_validation(
+    validation: tuple[Tensor, Tensor], features: Tensor, task: Task, recipe: Recipe
+) -> tuple[Tensor, Tensor]:
+    """Refuse validation data that is not like the training data."""
+    if not isinstance(validation, tuple) or len(validation) != 2:
+        raise DataError(expected("validation", "features and targets", type(validation).__name__))
+    rows, targets = validation
+    check_values("validation", rows)
+    if rows.ndim != 2 or rows.shape[1] != features.shape[1]:
+        raise DataError(
+            expected("validation", f"of shape (samples, {features.shape[1]})", f"shape {tuple(rows.shape)}")
+        )
+    if not isinstance(targets, Tensor):
+        raise DataError(expected("the targets of `validation`", "a tensor", type(targets).__name__))
+    if task.class_count is not None and targets.numel() and int(targets.min()) == int(targets.max()):
+        in_range = 0 <= int(targets.min()) < task.class_count and targets.shape == (len(rows),)
+        checked = targets if in_range else task.from_targets(targets, len(rows), recipe, task.class_count)[0]
+    else:
+        checked = task.from_targets(targets, len(rows), recipe, task.class_count)[0]
+    return rows.detach().to(features.device), checked.to(features.device, task.target_dtype)
+
+
+def check_last_layer(start: tuple[Tensor, Tensor], task: Task, penultimate: int) -> tuple[Tensor, Tensor]:
+    """Return weight and bias of the network's last layer as the centre takes them, or refuse them."""
+    outputs = task.compared_outputs
+    weight, bias = (part.detach().float() for part in start)
+    if isinstance(task, Regression):  # a network with a variance next to the mean gives its mean
+        weight, bias = weight[:1], bias[:1]
+    if weight.ndim != 2 or weight.shape[0] != outputs or weight.shape[1] > penultimate or bias.shape != (outputs,):
+        wanted = f"a weight of shape {(outputs, penultimate)} and a bias of shape {(outputs,)}"
+        raise DataError(expected("start", wanted, f"{tuple(weight.shape)} and {tuple(bias.shape)}"))
+    return weight, bias
 
 
 def fit_networks(
@@ -142,11 +280,11 @@ def fit_networks(
     return particles
 
 
-def _scaled(features: Tensor, scaling: Scaling) -> Tensor:
-    out = scaling.shift.new_empty(len(features), scaling.columns)
+def _seen(features: Tensor, view: View) -> Tensor:
+    out = view.scaling.shift.new_empty(len(features), view.columns)
     done = 0
     for part in row_chunks(features):
-        out[done : done + len(part)] = scaling(part)
+        out[done : done + len(part)] = view(part)
         done += len(part)
     return out
 

@@ -18,8 +18,8 @@ from repulse._modes import evaluating
 from repulse.errors import DataError, expected
 from repulse.particles.forces import mix
 from repulse.particles.history import Epoch
-from repulse.particles.scaling import Scaling
 from repulse.particles.tasks import Task
+from repulse.particles.view import View
 from repulse.prediction import Prediction
 from repulse.recipe import Recipe
 
@@ -132,10 +132,18 @@ class Heads(Particles):
         return self.biases[0]
 
     def forward(self, x: Float[Tensor, "B d"]) -> Float[Tensor, "n B O"]:
+        self.check_features(x)
+        return self.raw_outputs(x)
+
+    def check_features(self, x: Tensor) -> None:
+        """Refuse what is not a batch of features of the right dimension."""
         if not isinstance(x, Tensor):
             raise DataError(expected("features", "a tensor", type(x).__name__))
         if x.ndim != 2 or x.shape[1] != self.features:
             raise DataError(expected("features", f"of shape (batch, {self.features})", f"{tuple(x.shape)}"))
+
+    def raw_outputs(self, x: Float[Tensor, "B c"]) -> Float[Tensor, "n B O"]:
+        """Return the outputs of the layers of all heads."""
         first, bias = self.weights[0], self.biases[0]
         out = torch.addmm(
             bias.flatten(), x.to(first.dtype), first.flatten(0, 1).T
@@ -154,12 +162,12 @@ class Heads(Particles):
                 parameter.grad = mix(parameter.grad, k)
 
     @torch.no_grad()
-    def fold_inputs(self, scaling: Scaling) -> None:
-        """Make heads that were fitted on scaled features take the features themselves."""
+    def fold_inputs(self, view: View) -> None:
+        """Make heads that were fitted on a view of features take the features, and their distance columns."""
         old, biases = self.weights[0], self.biases[0]
-        weight = old.new_empty(*old.shape[:2], len(scaling.shift))
+        weight = old.new_empty(*old.shape[:2], view.extended)
         for i in range(self.count):  # one by one, because it is done in double precision
-            folded, bias = scaling.fold(old[i : i + 1], biases[i : i + 1])
+            folded, bias = view.fold(old[i : i + 1], biases[i : i + 1])
             weight[i], biases[i] = folded[0], bias[0]
         self.weights[0] = nn.Parameter(weight, requires_grad=old.requires_grad)
 

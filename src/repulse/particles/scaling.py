@@ -63,6 +63,7 @@ class Scaling:
         shift = moments.mean.to(dtype)
         if not whiten:
             return cls(shift, scale.to(dtype), features.shape[1], bounds=moments.bounds)
+        moments = moments.with_floor(kept, len(features))
         size = moments.variance.sqrt() / scale
         whitening = Whitening.of(features, moments, size <= 1e-6 * size.median())
         axes = torch.where(whitening.scale.isfinite(), tap_scale / size, 0.0).unsqueeze(1) * whitening.axes.double()

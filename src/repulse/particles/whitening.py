@@ -29,6 +29,9 @@ POWER_ROWS, POWER_PASSES = 8192, 2
 MIN_VARIANCE = 1e-6
 """Variance along an axis relative to that of one feature, below which there is nothing but rounding errors."""
 
+VARIANCE_FLOOR = 10.0
+"""Number of samples with the median variance that every penultimate feature is credited with."""
+
 OUTLIER, OUTLIER_LIMIT = 1e4, 10.0
 """Distance from the median, in trimmed deviations, beyond which a value is an error, and what it is reduced to."""
 
@@ -59,6 +62,19 @@ class Moments:
         for part in row_chunks(features):  # running sums: small results kept between large ones fragment memory
             variance += (within(part.double(), bounds) - mean).square_().sum(dim=0)
         return cls(mean, variance.div_(len(features)), bounds)
+
+    def with_floor(self, penultimate: int, samples: int) -> Moments:
+        """Add to the variances of penultimate features a share `10 / N` of their median.
+
+        A feature that was still on few samples, as units of a rectified layer are, is not known to be still: without
+        the floor it is left out, or the first sample that moves it is infinitely far away. Penultimate features share
+        one unit, taps do not, so these have no floor.
+        """
+        variance = self.variance.clone()
+        varied = variance[:penultimate][variance[:penultimate] > 0]
+        if len(varied):
+            variance[:penultimate] += VARIANCE_FLOOR / samples * varied.median()
+        return Moments(self.mean, variance, self.bounds)
 
 
 def within(values: Tensor, bounds: Tensor | None) -> Tensor:

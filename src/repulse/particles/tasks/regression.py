@@ -12,8 +12,10 @@ from jaxtyping import Float
 from torch import Tensor
 
 from repulse._mapped import release_pages, row_chunks
+from repulse.particles.centre import Centre
 from repulse.particles.checks import check_values
 from repulse.particles.fast.likelihood import Gaussian
+from repulse.particles.noise import tail_factors
 from repulse.particles.tasks.task import InPlaceLikelihood, Task, check_target_shape
 from repulse.prediction import Prediction, RegressionPrediction
 from repulse.recipe import Recipe, TaskName
@@ -31,6 +33,7 @@ class Regression(Task):
 
     Attributes:
         noise: known standard deviation of the noise, or None.
+        tail: degrees of freedom of the Student's t that predictions have; None for a mixture of the members' Gaussians.
         log_variance: added to the predicted log of the variance; the fit sets it to that of a linear regression, so
             that heads start, and their prior is centred, at a sensible noise level in the units of the targets.
         max_log_variance: predicted logs of variances stay within plus and minus this.
@@ -42,6 +45,7 @@ class Regression(Task):
 
     noise: float | None = None
     log_variance: float = 0.0
+    tail: float | None = None
 
     @classmethod
     def from_targets(cls, targets: Tensor, samples: int, recipe: Recipe, classes: int | None) -> tuple[Tensor, Task]:
@@ -88,7 +92,22 @@ class Regression(Task):
 
     def predict(self, outputs: Float[Tensor, "n B O"]) -> Prediction:
         mean, log_variance = self.gaussian(outputs.float())
-        return RegressionPrediction(mean, log_variance.exp())
+        factors = None if self.tail is None else tail_factors(self.tail).to(mean)
+        return RegressionPrediction(mean, log_variance.exp(), factors)
+
+    def recentred(
+        self,
+        outputs: Float[Tensor, "n B O"],
+        network: Float[Tensor, "B 1"] | None,
+        release: Float[Tensor, " B"],
+        centre: Centre,
+    ) -> Float[Tensor, "n B O"]:
+        """Return means `alpha f_0 + (1 - alpha) mean_j h_j + gain s (h_i - mean_j h_j)`; predicted variances stay."""
+        means = outputs[..., 0]
+        mean = means.mean(dim=0)
+        middle = mean if network is None else centre.alpha * network[:, 0] + (1 - centre.alpha) * mean
+        moved = middle + centre.gain * release * (means - mean)
+        return torch.cat([moved.unsqueeze(-1), outputs[..., 1:]], dim=-1)
 
     def scale_targets(self, targets: Tensor) -> tuple[Regression, Tensor, Tensor, Tensor]:
         """Scale targets to zero mean and unit variance."""

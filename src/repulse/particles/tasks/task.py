@@ -16,6 +16,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from repulse.errors import DataError, expected
+from repulse.particles.centre import Centre, recentred
 from repulse.prediction import Prediction
 from repulse.recipe import Recipe, TaskName
 
@@ -79,6 +80,17 @@ class Task(ABC):
     @abstractmethod
     def predict(self, outputs: Float[Tensor, "n B O"]) -> Prediction:
         """Return the prediction with its uncertainty."""
+
+    def recentred(
+        self,
+        outputs: Float[Tensor, "n B O"],
+        network: Float[Tensor, "B o"] | None,
+        release: Float[Tensor, " B"],
+        centre: Centre,
+    ) -> Float[Tensor, "n B O"]:
+        """Put the outputs of heads around a centre: by default `z_i` of `particles/centre.py`, divided by the release."""
+        middle = outputs.mean(dim=0) if network is None else network
+        return recentred(middle, outputs, release, centre.alpha, centre.temperature)
 
     def scale_targets(self, targets: Tensor) -> tuple[Task, Tensor, Tensor, Tensor]:
         """Return the task and the targets in the units of the fit, with the shift and the scale of these units."""

@@ -1,0 +1,209 @@
+"""Put fitted heads around the network, as data that nothing was fitted to prefers; assume what such data would show.
+
+Classification chooses the share of the network and a temperature (`centre.py`), regression the noise, the tail and the
+size of the disagreement (`noise.py`). Both need the release (`distance.py`), whose quantiles come from rows that the
+whitening has not seen: validation rows, or training rows under whitenings of the others.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import warnings
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from repulse._mapped import row_chunks
+from repulse.errors import FitWarning
+from repulse.particles.centre import ALPHAS, MARGIN, Centre, choose_centre
+from repulse.particles.centred import CentredHeads
+from repulse.particles.distance import DistanceColumns, Release
+from repulse.particles.heads import Heads
+from repulse.particles.noise import GAUSSIAN, USUAL_SHARE, Noise, choose_noise, leave_one_out
+from repulse.particles.scaling import Scaling
+from repulse.particles.tasks import Regression
+from repulse.particles.view import View
+
+FOLDS = 5
+"""Parts of the training rows, each seen by the whitening of the others."""
+
+ENOUGH = 1000
+"""Validation rows that are enough to take quantiles from."""
+
+ROWS_PER_COLUMN = 20
+"""Training rows per feature from which on the whitening does not know its own rows by heart."""
+
+MAX_REFERENCE = 20_000
+"""Rows from which quantiles are taken, at most."""
+
+HELD_OUT = 6
+"""Without validation data, a regression keeps every sixth row from the fit, to see there how far heads disagree."""
+
+Network = tuple[Tensor, Tensor]
+"""Weight and bias of the network's last layer."""
+
+Validation = tuple[Tensor, Tensor]
+"""Features and targets that nothing was fitted to."""
+
+
+@dataclass(frozen=True)
+class Assumed:
+    """What a regression takes for granted before heads are fitted.
+
+    Attributes:
+        noise: standard deviation of the residuals.
+        residuals: of rows that nothing was fitted to, or what stands in for them.
+        measured: whether they were measured on validation rows.
+    """
+
+    noise: float
+    residuals: Float[Tensor, " M"]
+    measured: bool
+
+
+def release_of(distances: DistanceColumns, features: Tensor, taps: int, validation: Validation | None) -> Release:
+    """Compute the release from rows that the whitening has not seen."""
+    rows = [] if validation is None else [distances.mean_squares(validation[0])]
+    if validation is None or len(validation[0]) < ENOUGH:
+        rows.append(_cross_fitted(distances, features, taps))
+    return Release.of(torch.cat(rows))
+
+
+def _cross_fitted(distances: DistanceColumns, features: Tensor, taps: int) -> Tensor:
+    """Return mean squares of training rows, each under a whitening that has not seen it, unless there are plenty."""
+    samples, width = features.shape
+    if samples >= ROWS_PER_COLUMN * width:
+        step = -(-samples // MAX_REFERENCE)
+        return torch.cat([distances.mean_squares(part[::step]) for part in row_chunks(features)])
+    order = torch.randperm(samples, generator=torch.Generator().manual_seed(5)).to(features.device)
+    parts = []
+    for fold in range(min(FOLDS, samples)):
+        seen = torch.ones(samples, dtype=torch.bool, device=features.device)
+        seen[order[fold::FOLDS]] = False
+        rest = features[seen]
+        whitening = Scaling.of(rest, taps, 1.0, whiten=True).whitening
+        assert whitening is not None
+        found = DistanceColumns.of(whitening, rest, width - taps, distances.bands)
+        parts.append(_aligned(found.mean_squares(features[~seen]), distances.columns))
+    return torch.cat(parts)
+
+
+def _aligned(squares: Tensor, columns: int) -> Tensor:
+    """Return as many columns as there should be: fewer rows may have fewer bands, whose last one then stands in."""
+    if squares.shape[1] == columns:
+        return squares
+    return squares[:, [min(i, squares.shape[1] - 1) for i in range(columns)]]
+
+
+@torch.no_grad()
+def centre_classes(
+    heads: Heads, view: View, release: Release, network: Network | None, validation: Validation | None
+) -> CentredHeads:
+    """Put the heads of a classifier around the network; without labels its own probabilities are kept."""
+    assert view.distances is not None
+    centre = Centre(1.0 if network is not None else 0.0)
+    made = CentredHeads.around(heads, view.distances, release, network, centre, heads.task)
+    if validation is not None:
+        features, targets = validation
+        parts = [made.uncentred(part) for part in row_chunks(features)]
+        outputs = torch.cat([part[0] for part in parts], dim=1)
+        logits = None if network is None else torch.cat([part[1] for part in parts])  # pyright: ignore
+        made.centre = choose_centre(logits, outputs, torch.cat([part[2] for part in parts]), targets)
+    return made
+
+
+def assume_noise(
+    features: Tensor,
+    targets: Float[Tensor, " N"],
+    network: Network,
+    validation: Validation | None,
+    inputs: Float[Tensor, "N e"] | None,
+) -> Assumed:
+    """Find how large residuals are on rows that nothing was fitted to.
+
+    Without validation rows, those of a kernel regression on the inputs that has not seen a row stand in. If the network
+    leaves much less on its training rows, it knows these by heart, and half of the noise that it has learnt comes back
+    at new rows: `tau^2 = max(train MSE, LOO MSE + max(0, noise - train MSE) / 2)`.
+    """
+    if validation is not None:
+        residuals = validation[1] - network_outputs(network, validation[0])[:, 0]
+        return Assumed(_root_mean_square(residuals), residuals, measured=True)
+    own = float((targets - network_outputs(network, features)[:, 0]).double().square().mean())
+    rows = features if inputs is None else inputs
+    residuals, noise = leave_one_out(rows.cpu(), targets.cpu())
+    left = float(residuals.square().mean()) + 1e-30
+    wanted = max(own, left + max(0.0, noise - own) / 2)
+    if own < wanted / 2:
+        warnings.warn(
+            f"The network's error on its training rows is {math.sqrt(own):.3g}, but a regression that has not seen "
+            f"them leaves {math.sqrt(wanted):.3g}: the network knows its training rows by heart, and they cannot show how "
+            "much noise there is. The larger number was assumed. Pass `validation=`, rows that the network was not "
+            "trained on, to measure it.",
+            FitWarning,
+            stacklevel=4,
+        )
+    return Assumed(math.sqrt(wanted), residuals * math.sqrt(wanted / left), measured=False)
+
+
+@torch.no_grad()
+def centre_numbers(
+    heads: Heads,
+    view: View,
+    release: Release,
+    network: Network,
+    assumed: Assumed,
+    held_out: Validation,
+) -> CentredHeads:
+    """Put the heads of a regression around the network, with the noise and the tail that residuals show.
+
+    Args:
+        heads: fitted with the assumed noise as known.
+        view: what they see.
+        release: by how much disagreement grows.
+        network: the last layer.
+        assumed: residuals, and whether they are of `held_out`.
+        held_out: rows that heads were not fitted to.
+    """
+    assert view.distances is not None
+    assert isinstance(heads.task, Regression)
+    made = CentredHeads.around(heads, view.distances, release, network, Centre(), heads.task)
+    features, targets = held_out
+    parts = [made.uncentred(part) for part in row_chunks(features)]
+    means = torch.cat([part[0] for part in parts], dim=1)[..., 0].double()
+    mean, grown = means.mean(dim=0), torch.cat([part[2] for part in parts]).double()
+    disagreement = grown.square() * (means - mean).square().mean(dim=0)
+    alpha = 1.0
+    if assumed.measured:
+        outputs = torch.cat([part[1] for part in parts])[:, 0].double()  # pyright: ignore
+        costs = {}
+        for share in ALPHAS:
+            residuals = targets.double() - share * outputs - (1 - share) * mean
+            found = choose_noise(residuals, disagreement, (USUAL_SHARE,))
+            costs[share] = found.cost + (0.0 if share == 1 else MARGIN)
+        alpha = min(costs, key=costs.__getitem__)
+        noise = choose_noise(targets.double() - alpha * outputs - (1 - alpha) * mean, disagreement)
+    else:
+        typical = disagreement.median().expand(len(assumed.residuals))
+        noise = choose_noise(assumed.residuals, typical.cpu(), (USUAL_SHARE,))
+    return _with_noise(made, alpha, noise)
+
+
+def _with_noise(made: CentredHeads, alpha: float, noise: Noise) -> CentredHeads:
+    made.centre = Centre(alpha, gain=noise.gain, cost=noise.cost)
+    tail = min(noise.tail, GAUSSIAN)
+    made.task = dataclasses.replace(made.task, noise=math.sqrt(noise.aleatoric), tail=tail)  # pyright: ignore
+    return made
+
+
+def network_outputs(network: Network, features: Tensor) -> Float[Tensor, "B o"]:
+    """Return what the network's last layer makes of features, of which it sees the first ones."""
+    weight, bias = (part.to(features.device, torch.float32) for part in network)
+    parts = [torch.addmm(bias, part[:, : weight.shape[1]].float(), weight.T) for part in row_chunks(features)]
+    return torch.cat(parts)
+
+
+def _root_mean_square(values: Tensor) -> float:
+    return math.sqrt(float(values.double().square().mean()) + 1e-30)

@@ -1,0 +1,102 @@
+"""Where the members of an ensemble are centred: on the network inside the data, on nothing outside of it.
+
+With `h_i` the outputs of the heads as fitted, `z_0` those of the network, and `s(x) >= 1` the release (`distance.py`),
+
+    z_i(x) = (alpha z_0(x) + (1 - alpha) mean_j h_j(x)) / (T s(x)) + h_i(x) - mean_j h_j(x)
+
+so that heads carry nothing but disagreement. Inside the data `s = 1` and the mean prediction is the network's, once
+calibrated; outside, the network's own confidence, which grows without bound along a ray, fades, and disagreement shows.
+`alpha` and `T` are chosen on labels that the network has not seen; without any, `alpha = T = 1` keeps the network.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+ALPHAS = (1.0, 0.5, 0.0)
+"""Shares of the network in the centre that are tried; the network alone comes first, and stays unless beaten."""
+
+MARGIN = 2.0
+"""Nats, in total over the validation data, by which another centre must beat the network's: few labels cannot tell."""
+
+LOG_TEMPERATURES = (-2.0, 2.5, 46)
+"""First, last and number of the logarithms of temperatures that are tried."""
+
+LOG_TEMPERATURE_SPREAD = 0.5
+"""Standard deviation of the prior of the logarithm of the temperature, which only few labels feel."""
+
+
+@dataclass(frozen=True)
+class Centre:
+    """How much of the centre is the network, and by what it is divided.
+
+    Attributes:
+        alpha: share of the network; the rest is the mean of the heads.
+        temperature: T, by which the centre of logits is divided.
+        gain: factor on the deviations of the heads; that of regression is chosen with the noise.
+        cost: what the choice minimised, in nats over all validation samples; None where nothing was chosen.
+    """
+
+    alpha: float = 1.0
+    temperature: float = 1.0
+    gain: float = 1.0
+    cost: float | None = None
+
+
+def recentred(
+    network: Float[Tensor, "B K"],
+    heads: Float[Tensor, "n B K"],
+    release: Float[Tensor, " B"],
+    alpha: float,
+    temperature: float,
+) -> Float[Tensor, "n B K"]:
+    """Return `z_i = (alpha z_0 + (1 - alpha) mean_j h_j) / (T s) + h_i - mean_j h_j`."""
+    mean = heads.mean(dim=0)
+    middle = (alpha * network + (1 - alpha) * mean) / (temperature * release.unsqueeze(1))
+    return middle + (heads - mean)
+
+
+def calibration_cost(log_probs: Float[Tensor, "n B K"], targets: Int[Tensor, " B"]) -> float:
+    """Return the total negative log-likelihood, and half the squared z-score of the number of correct predictions.
+
+    The second term asks whether as many predictions are right as their confidences say, which the likelihood alone
+    gives up where labels are noisy: `(sum c - hits)^2 / (2 sum c (1 - c) + 1)`, with confidences `c`.
+    """
+    mean = torch.logsumexp(log_probs, dim=0) - math.log(len(log_probs))
+    nll = -float(mean.gather(1, targets.unsqueeze(1)).sum())
+    confidence, labels = mean.exp().max(dim=1)
+    surprise = float(confidence.sum()) - float((labels == targets).sum())
+    return nll + surprise**2 / (2 * float((confidence * (1 - confidence)).sum()) + 1)
+
+
+def choose_centre(
+    network: Float[Tensor, "B K"] | None,
+    heads: Float[Tensor, "n B K"],
+    release: Float[Tensor, " B"],
+    targets: Int[Tensor, " B"],
+) -> Centre:
+    """Choose `alpha` and `T` by `calibration_cost`, plus `(log T)^2 / (2 spread^2)`, on labels nothing was fitted to.
+
+    Args:
+        network: logits of the network, or None where there is no network: then the heads' mean is the centre.
+        heads: outputs of the heads as fitted.
+        release: `s(x)` of each sample.
+        targets: classes.
+    """
+    best, least = Centre(0.0 if network is None else 1.0), math.inf
+    low, high, count = LOG_TEMPERATURES
+    z = torch.zeros_like(heads[0]) if network is None else network
+    for alpha in (0.0,) if network is None else ALPHAS:
+        margin = MARGIN if alpha < 1 and network is not None else 0.0
+        for step in range(count):
+            log_t = low + (high - low) * step / (count - 1)
+            outputs = recentred(z, heads, release, alpha, math.exp(log_t)).log_softmax(dim=-1)
+            cost = calibration_cost(outputs, targets) + log_t**2 / (2 * LOG_TEMPERATURE_SPREAD**2) + margin
+            if cost < least:
+                best, least = Centre(alpha, math.exp(log_t), cost=cost), cost
+    return best

@@ -1,0 +1,78 @@
+"""What heads see of features while they are fitted: scaled and whitened features, and their distance columns."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from repulse._mapped import row_chunks
+from repulse.particles.distance import DistanceColumns
+from repulse.particles.scaling import Scaling
+from repulse.recipe import Recipe
+
+
+@dataclass(frozen=True, eq=False)
+class View:
+    """The map `x -> [scaling(x), (c(x) - shift) A]`, with the distance columns `c` made uncorrelated by `A`.
+
+    Attributes:
+        scaling: shifts, scales and whitens the features.
+        distances: the distance columns of features; None for none.
+        shift: mean of each distance column on the training data.
+        axes: A, whose columns have the spread of whitened features.
+    """
+
+    scaling: Scaling
+    distances: DistanceColumns | None = None
+    shift: Float[Tensor, " m"] | None = None
+    axes: Float[Tensor, "m m"] | None = None
+
+    @classmethod
+    def of(cls, features: Float[Tensor, "N d"], taps: int, recipe: Recipe, tap_scale: float) -> View:
+        """Compute the view that fits training features.
+
+        Args:
+            features: may be mapped from a file.
+            taps: how many of the last columns are taps.
+            recipe: whether to whiten, and whether to add distance columns.
+            tap_scale: spread of the whitened features and of the distance columns.
+        """
+        scaling = Scaling.of(features, taps, tap_scale, recipe.whiten)
+        if not recipe.distances or scaling.whitening is None:
+            return cls(scaling)
+        distances = DistanceColumns.of(scaling.whitening, features, features.shape[1] - taps)
+        columns = torch.cat([distances(part) for part in row_chunks(features)]).double()
+        shift = columns.mean(dim=0)
+        covariance = (columns - shift).T @ (columns - shift) / len(columns)
+        variances, axes = torch.linalg.eigh(covariance)
+        shrunk = variances + distances.columns / len(columns) * variances.mean() + 1e-12
+        dtype = scaling.shift.dtype
+        return cls(scaling, distances, shift.to(dtype), (tap_scale * axes / shrunk.sqrt()).to(dtype))
+
+    @property
+    def columns(self) -> int:
+        """Return how many columns the heads see."""
+        return self.scaling.columns + (0 if self.distances is None else self.distances.columns)
+
+    @property
+    def extended(self) -> int:
+        """Return how many columns folded heads take: the features and their distance columns."""
+        return len(self.scaling.shift) + (0 if self.distances is None else self.distances.columns)
+
+    def __call__(self, features: Float[Tensor, "B d"]) -> Float[Tensor, "B c"]:
+        scaled = self.scaling(features)
+        if self.distances is None or self.shift is None or self.axes is None:
+            return scaled
+        return torch.cat([scaled, (self.distances(features).to(scaled) - self.shift) @ self.axes], dim=1)
+
+    def fold(self, weight: Float[Tensor, "n o c"], bias: Float[Tensor, "n o"]) -> tuple[Tensor, Tensor]:
+        """Return weights and biases for `[features, distance columns]`, from those for what heads were fitted on."""
+        width = self.scaling.columns
+        folded, bias = self.scaling.fold(weight[..., :width], bias)
+        if self.shift is None or self.axes is None:
+            return folded, bias
+        own = weight[..., width:].cpu().double() @ self.axes.cpu().double().T
+        return torch.cat([folded, own], dim=-1), bias - own @ self.shift.cpu().double()
