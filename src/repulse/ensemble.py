@@ -118,11 +118,12 @@ class Ensemble(nn.Module):
         return torch.cat([part.epistemic for part in self._parts(x, progress=True)])
 
     def save(self, folder: str | Path) -> Path:
-        """Keep the heads and all that is known of their fit in a folder; the network is not in it.
+        """Write the heads and all that is known of their fit to a folder; the network is not in it.
 
         A kill leaves what was there before, or the new; `repulse.load(folder, model)` brings it back.
         """
-        return checkpoint.save(self, folder)
+        contents = checkpoint.Contents(self.backbone, self.heads, self.repulsion, self.class_names, self.network)
+        return checkpoint.save(contents, folder)
 
     def _is_one_batch(self, x: Any) -> bool:
         return is_one_batch(x, self.backbone.several)
@@ -160,3 +161,18 @@ class Ensemble(nn.Module):
             f"Ensemble({self.heads.extra_repr()}; {count:,} parameters in place of {self.backbone.ending} of "
             f"{type(self.model).__name__}; {taps}repelled {self.repulsion})"
         )
+
+
+def load(folder: str | Path, model: nn.Module) -> Ensemble:
+    """Load an ensemble that was saved, around the network it was fitted on.
+
+    Args:
+        folder: what `ensemble.save` was given.
+        model: the same network with the same weights; it is shared, not copied, and the heads go to its device.
+
+    Raises:
+        CheckpointError: the folder is not one of `save`, is damaged, was written in another format, or its heads were
+            fitted on another network.
+    """
+    contents = checkpoint.read(folder, model)
+    return Ensemble(contents.backbone, contents.heads, contents.repulsion, contents.class_names, contents.network)
