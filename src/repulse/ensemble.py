@@ -59,7 +59,7 @@ class Ensemble(nn.Module):
 
     @property
     def history(self) -> tuple[Epoch, ...]:
-        """Diagnostics of the fit, one record an epoch."""
+        """Diagnostics of the fit, one record per epoch."""
         return self.heads.history
 
     @property
@@ -73,7 +73,7 @@ class Ensemble(nn.Module):
         return (*(tap.name for tap in self.backbone.taps), *self.backbone.ending.layers)
 
     def forward(self, *inputs: Any, **named: Any) -> Tensor:
-        """Called as the network is: log of the mean class probabilities `(B, K)`; differentiable.
+        """Return the log of the mean class probabilities `(B, K)`, called as the network is; differentiable.
 
         In place of a single logit, the log of the odds; for regression the mean; `(B, 1)`, or `(B,)` if the network
         returns that.
@@ -99,7 +99,7 @@ class Ensemble(nn.Module):
         return Prediction.cat(list(self._parts(x, progress)))
 
     def stream(self, loader: Any, progress: bool = True) -> Iterator[Prediction]:
-        """The prediction of one batch after another, however many there are: none is kept.
+        """Iterate over the predictions of one batch after another, however many there are: none is kept.
 
         Args:
             loader: batches, each as `predict` takes it.
@@ -111,7 +111,7 @@ class Ensemble(nn.Module):
         return self._stream(loader, progress)
 
     def score(self, x: Any) -> Tensor:
-        """Epistemic uncertainty, `(B,)`: larger means further from what the network was trained on.
+        """Compute the epistemic uncertainty, `(B,)`: larger means further from what the network was trained on.
 
         Of a loader no more than these numbers is kept.
         """
@@ -129,7 +129,7 @@ class Ensemble(nn.Module):
         return is_one_batch(x, self.backbone.several)
 
     def _parts(self, x: Any, progress: bool) -> Iterator[Prediction]:
-        """The prediction of a batch, or one after another those of a loader."""
+        """Iterate over the prediction of one batch, or over those of a loader."""
         if self._is_one_batch(x):
             yield self._predict(inputs_of(x, "x", several=self.backbone.several))
         elif isinstance(x, Iterable):

@@ -58,7 +58,7 @@ def test_another_source_of_repulsion_leaves_the_training_features_alone(copy):
     before = files(copy)
     model, data = network(), batches()
     backbone, passes = split(model, data[0][0]), counting(model)
-    with pytest.warns(CacheWarning, match=r"cache/repulsion are computed anew: the data, or how it is drawn"):
+    with pytest.warns(CacheWarning, match=r"cache/repulsion are recomputed: the data, or how it is drawn"):
         features = compute_features(backbone, data, Noise(), cache=copy, progress=False)
     assert len(passes) == 1 + BATCHES
     assert same(features, features_of(model, data, Noise()))
@@ -200,8 +200,8 @@ def test_features_of_something_else_are_computed_anew_and_it_says_why(copy, chan
     with pytest.warns(CacheWarning) as said:
         features = features_of(model, data, SOURCE, cache=copy, **settings)
     assert [str(warning.message) for warning in said] == [
-        f"The features kept in {copy / 'train'} are computed anew: {_whole(why)}.",
-        f"The features kept in {copy / 'repulsion'} are computed anew: {_whole(why.split(' and the features')[0])}.",
+        f"The features kept in {copy / 'train'} are recomputed: {_whole(why)}.",
+        f"The features kept in {copy / 'repulsion'} are recomputed: {_whole(why.split(' and the features')[0])}.",
     ]
     assert same(features, features_of(model, data, SOURCE, **settings))
     assert same(features_of(model, data, SOURCE, cache=copy, **settings), features)  # silently
@@ -214,7 +214,7 @@ def _whole(why: str) -> str:
 def test_features_of_other_layers_are_computed_anew_and_it_says_why(copy):
     model, data = network(), batches()
     tapped = split(model, data[0][0], layers=["0"])
-    with pytest.warns(CacheWarning, match="train are computed anew: other layers of the network are read and the feat"):
+    with pytest.warns(CacheWarning, match="train are recomputed: other layers of the network are read and the feat"):
         features = compute_features(tapped, data, None, cache=copy, progress=False)
     assert features.train.shape[1] == WIDTH + 12
     assert same(features, compute_features(tapped, data, None, progress=False))
@@ -224,7 +224,7 @@ def test_other_layers_of_the_same_width_are_other_layers(folder):
     model, data = network(), batches()
     before, after = (split(model, data[0][0], layers=[name]) for name in ("0", "1"))
     compute_features(before, data, None, cache=folder, progress=False)
-    with pytest.warns(CacheWarning, match=r"computed anew: other layers of the network are read\.$"):
+    with pytest.warns(CacheWarning, match=r"recomputed: other layers of the network are read\.$"):
         features = compute_features(after, data, None, cache=folder, progress=False)
     assert same(features, compute_features(after, data, None, progress=False))
 
