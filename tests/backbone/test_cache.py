@@ -77,7 +77,7 @@ def test_another_repulsion_loader_leaves_the_training_features_alone(folder):
     before = files(folder)
     passes.clear()
     other = [torch.zeros(10, 4)] * 3
-    with pytest.warns(CacheWarning, match=r"cache/repulsion are computed anew"):
+    with pytest.warns(CacheWarning, match=r"cache/repulsion are recomputed"):
         features = compute_features(backbone, data, other, cache=folder, progress=False)
     assert passes.count(ROWS) == 1  # of the training data, the first batch
     assert same(features, features_of(model, data, other))
@@ -85,7 +85,7 @@ def test_another_repulsion_loader_leaves_the_training_features_alone(folder):
 
 
 def test_other_settings_of_one_source_are_another_source(copy):
-    with pytest.warns(CacheWarning, match="cache/repulsion are computed anew"):
+    with pytest.warns(CacheWarning, match="cache/repulsion are recomputed"):
         features = features_of(network(), batches(), UniformBox(-3, 4), cache=copy)
     assert same(features, features_of(network(), batches(), UniformBox(-3, 4)))
 
@@ -112,7 +112,7 @@ class Applied(Source):
 def test_what_a_source_holds_is_a_setting_of_it(folder, first, second):
     features_of(network(), batches(), Applied(first), cache=folder)
     features_of(network(), batches(), Applied(first), cache=folder)
-    with pytest.warns(CacheWarning, match="cache/repulsion are computed anew"):
+    with pytest.warns(CacheWarning, match="cache/repulsion are recomputed"):
         features = features_of(network(), batches(), Applied(second), cache=folder)
     assert same(features, features_of(network(), batches(), Applied(second)))
 
@@ -230,7 +230,7 @@ def test_other_layers_of_the_same_width_are_other_layers(folder):
 
 
 def test_the_same_weights_in_another_network_are_not_believed(copy):
-    """Names and shapes are the same too; it is refused as another network, or computed anew."""
+    """Names and shapes are the same too; it is refused as another network, or recomputed."""
     model = network()
     model[1] = nn.Tanh()
     with warnings.catch_warnings():

@@ -172,7 +172,7 @@ def test_a_journal_that_lost_lines_but_says_it_is_complete_is_not_believed(copy,
 )
 def test_a_garbage_fingerprint_is_not_believed(copy, kept, right, garbage):
     (copy / "train.json").write_bytes(garbage)
-    with pytest.warns(CacheWarning, match="cache/train are computed anew"):
+    with pytest.warns(CacheWarning, match="cache/train are recomputed"):
         features, passes = computed(cache=copy)
     assert passes == 1 + BATCHES
     assert same(features, right)
