@@ -27,7 +27,7 @@ def test_an_example_runs_and_says_what_it_found(name, library, layer, monkeypatc
     define_missing()
     pytest.importorskip(library)
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    monkeypatch.setattr("repulse.particles.loop.LEAST_STEPS", 40)
+    monkeypatch.setattr("repulse.particles.loop.MIN_STEPS", 40)
     with torch.random.fork_rng(), warnings.catch_warnings():
         torch.manual_seed(0)
         runpy.run_path(str(EXAMPLES / f"{name}.py"))

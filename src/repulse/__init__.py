@@ -12,8 +12,7 @@
 from repulse import functional, metrics, repulsion
 from repulse._version import __version__
 from repulse.active import Acquisition, ActiveLearning, acquire, batchbald
-from repulse.checkpoint import load
-from repulse.ensemble import Ensemble
+from repulse.ensemble import Ensemble, load
 from repulse.errors import (
     BackboneError,
     CacheError,

@@ -40,7 +40,7 @@ def _prefix(name: str) -> str:
 
 
 def without_nan(value: Any) -> Any:
-    """Plain data with None in place of every number that is not finite, as JSON wants it."""
+    """Replace every number that is not finite by None, as JSON wants it."""
     if isinstance(value, dict):
         return {key: without_nan(entry) for key, entry in value.items()}
     if isinstance(value, list | tuple):
@@ -49,7 +49,7 @@ def without_nan(value: Any) -> Any:
 
 
 def with_nan(value: Any) -> Any:
-    """Plain data with NaN in place of every None."""
+    """Replace every None by NaN."""
     if isinstance(value, dict):
         return {key: with_nan(entry) for key, entry in value.items()}
     if isinstance(value, list):

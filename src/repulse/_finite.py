@@ -7,5 +7,5 @@ from torch import Tensor
 
 
 def all_finite(value: Tensor) -> bool:
-    """Whether no number is NaN or infinite: seen by their sum, in a tenth of the time, unless finite ones overflow."""
+    """Check whether all numbers are finite: by their sum, which takes a tenth of the time, unless that overflows."""
     return bool(torch.isfinite(value.sum())) or bool(torch.isfinite(value).all())

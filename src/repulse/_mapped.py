@@ -20,7 +20,7 @@ from torch import Tensor
 from repulse.errors import CacheError
 
 MAX_ROWS, MAX_ELEMENTS = 65_536, 2**22
-"""Rows that are looked at a time, and numbers in them (16 MB), at most."""
+"""Maximum number of rows, and of elements in them (16 MB), processed at once."""
 
 
 class _Mapping(mmap.mmap):
@@ -32,7 +32,7 @@ _MAPPED: WeakValueDictionary[int, _Mapping] = WeakValueDictionary()  # by addres
 
 @torch.inference_mode(False)  # whose tensors do not know whether they were written to
 def map_file(path: Path, rows: int, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
-    """The first rows in a file as a tensor that is read as it is looked at.
+    """Return the first rows in a file as a tensor whose pages are read on first access.
 
     What torch writes to it stays in memory, and the file as it was; writing by other ways, such as `.numpy()` or
     `.data`, goes unnoticed and may be lost.
@@ -48,7 +48,7 @@ def map_file(path: Path, rows: int, shape: Sequence[int], dtype: torch.dtype) ->
 
 
 def release_pages(values: Tensor) -> None:
-    """Free the memory of a mapped file that was looked at, unless it was written to; others are left alone."""
+    """Release the memory of a mapped file that was read, unless it was written to; other tensors are left alone."""
     mapping = _unwritten(values)
     if mapping is not None and hasattr(mmap, "MADV_DONTNEED"):
         mapping.madvise(mmap.MADV_DONTNEED)
@@ -60,7 +60,7 @@ def _unwritten(values: Tensor) -> _Mapping | None:
 
 
 def read_blocks(values: Tensor, begins: Sequence[int], rows: int) -> Tensor:
-    """Blocks of so many consecutive rows, one after the other; those of a mapped file are read from it."""
+    """Return blocks of `rows` consecutive rows, one after the other; those of a mapped file are read from it."""
     blocks = [values[begin : begin + rows] for begin in begins]
     mapping = _unwritten(values)
     if mapping is None or not values.is_contiguous() or not hasattr(os, "preadv"):
@@ -78,7 +78,7 @@ def read_blocks(values: Tensor, begins: Sequence[int], rows: int) -> Tensor:
 
 
 def row_chunks(values: Tensor, most: int = MAX_ROWS) -> Iterator[Tensor]:
-    """All rows in order, at most so many at a time; a part must not be used after the next one was asked for."""
+    """Iterate over all rows in order, at most `most` at once; a part must not be used after the next was requested."""
     for part in values.split(min(most, max(MAX_ELEMENTS // max(values[:1].numel(), 1), 1))):
         yield part
         release_pages(values)

@@ -16,7 +16,7 @@ _borrowed: WeakKeyDictionary[nn.Module, list[int]] = WeakKeyDictionary()
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """The model and all its parts in eval mode inside, each in its own mode again afterwards.
+    """Put the model and all its parts in eval mode inside, and each back in its own mode afterwards.
 
     Several threads may be inside at once, with models that share parts; the last one to leave a part gives it its mode
     back. A part that is in eval mode already, and not because somebody is inside, has nothing to be given back.

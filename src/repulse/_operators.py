@@ -1,4 +1,4 @@
-"""Lets torchvision, and timm with it, be imported beside a build of torch it was not made for.
+"""Let torchvision, and timm with it, be imported with a build of torch it was not made for.
 
 Some torchvision wheels expect operators that a CPU build of torch does not have; importing them fails at the first one.
 Nothing tested here uses those operators, so their names are enough.

@@ -1,4 +1,4 @@
-"""Keep an ensemble in a folder, and bring it back.
+"""The files of a saved ensemble: written whole, checked when read.
 
     ensemble.json             the recipe, the task, the network's fingerprint, layers, class names, history, versions,
                               and which heads it speaks of
@@ -18,8 +18,9 @@ import os
 import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from filelock import FileLock
@@ -39,17 +40,25 @@ from repulse.particles.history import Epoch
 from repulse.particles.tasks import KINDS
 from repulse.recipe import Recipe
 
-if TYPE_CHECKING:
-    from repulse.ensemble import Ensemble
-
 FORMAT = 1
 METADATA = "ensemble.json"
 
 
-def save(ensemble: Ensemble, folder: str | Path) -> Path:
-    """Write the ensemble's heads, and what is known of them, to a folder."""
+@dataclass(frozen=True)
+class Contents:
+    """What makes up an ensemble: the arguments of `Ensemble`, which are described there."""
+
+    backbone: Backbone
+    heads: Heads
+    repulsion: str
+    class_names: tuple[str, ...] | None
+    network: dict[str, str]
+
+
+def save(contents: Contents, folder: str | Path) -> Path:
+    """Write the heads of an ensemble, and what is known of them, to a folder."""
     folder = Path(folder)
-    heads, backbone = ensemble.heads, ensemble.backbone
+    heads, backbone = contents.heads, contents.backbone
     weights = safetensors.save({name: value.cpu().contiguous() for name, value in heads.state_dict().items()})
     digest = hashlib.sha256(weights).hexdigest()
     file = folder / f"heads-{digest[:16]}.safetensors"
@@ -59,12 +68,12 @@ def save(ensemble: Ensemble, folder: str | Path) -> Path:
         "heads": {"file": file.name, "sha256": digest, "count": heads.count, "features": heads.features},
         "task": {"kind": heads.task.kind, **dataclasses.asdict(heads.task)},
         "recipe": None if heads.recipe is None else dataclasses.asdict(heads.recipe),
-        "network": ensemble.network,
+        "network": contents.network,
         "ending": dataclasses.asdict(backbone.ending),
         "several": backbone.several,
         "taps": [dataclasses.asdict(tap) for tap in backbone.taps],
-        "repulsion": ensemble.repulsion,
-        "class_names": ensemble.class_names,
+        "repulsion": contents.repulsion,
+        "class_names": contents.class_names,
         "history": [dataclasses.asdict(epoch) for epoch in heads.history],
     }
     try:
@@ -87,19 +96,17 @@ def save(ensemble: Ensemble, folder: str | Path) -> Path:
     return folder
 
 
-def load(folder: str | Path, model: nn.Module) -> Ensemble:
-    """Bring back an ensemble that was saved, around the network it was fitted on.
+def read(folder: str | Path, model: nn.Module) -> Contents:
+    """Read what `save` wrote, for the network that the heads were fitted on.
 
     Args:
-        folder: what `ensemble.save` was given.
+        folder: what `save` was given.
         model: the same network with the same weights; it is shared, not copied, and the heads go to its device.
 
     Raises:
         CheckpointError: the folder is not one of `save`, is damaged, was written in another format, or its heads were
             fitted on another network.
     """
-    from repulse.ensemble import Ensemble
-
     if not isinstance(folder, str | os.PathLike):
         raise CheckpointError(expected("folder", "a path", type(folder).__name__))
     folder = Path(folder)
@@ -135,11 +142,11 @@ def load(folder: str | Path, model: nn.Module) -> Ensemble:
     heads.recipe, heads.history = recipe, history
     heads.requires_grad_(False)
     heads.to(next((p.device for p in model.parameters()), torch.device("cpu")))
-    return Ensemble(backbone, heads, repulsion, names, about["network"])
+    return Contents(backbone, heads, repulsion, None if names is None else tuple(names), about["network"])
 
 
 def _read_metadata(folder: Path) -> dict[str, Any]:
-    """The JSON of a saved ensemble, whole and of a format we know."""
+    """Read the JSON of a saved ensemble, and check that it is whole and of a known format."""
     path = folder / METADATA
     try:
         about = json.loads(path.read_text(encoding="utf-8"))
@@ -163,7 +170,7 @@ def _read_metadata(folder: Path) -> dict[str, Any]:
 
 
 def _read_weights(folder: Path, heads: dict[str, Any]) -> dict[str, torch.Tensor]:
-    """The heads' tensors, if they are the ones that were saved."""
+    """Read the tensors of the heads, and check that they are the ones that were saved."""
     path = folder / heads["file"]
     if path.parent != folder or path.name != heads["file"]:
         raise CheckpointError(expected("the file of the heads", "in the folder itself", repr(heads["file"])))
@@ -194,13 +201,13 @@ def _check_network(saved: dict[str, str], model: nn.Module) -> None:
 
 
 def _with_tuples(fields: dict[str, Any]) -> dict[str, Any]:
-    """JSON knows no tuples."""
+    """Replace lists by tuples, which JSON does not have."""
     return {name: tuple(value) if isinstance(value, list) else value for name, value in fields.items()}
 
 
 @contextmanager
 def _save_lock(folder: Path) -> Iterator[None]:
-    """One save at a time into a folder; the lock is elsewhere, so that the folder holds what was saved and no more."""
+    """Allow one save at a time into a folder; the lock is elsewhere, so that the folder holds nothing else."""
     name = hashlib.sha256(
         f"{os.getuid() if hasattr(os, 'getuid') else getpass.getuser()}|{folder.resolve()}".encode()
     ).hexdigest()[:24]

@@ -59,7 +59,7 @@ class Ensemble(nn.Module):
 
     @property
     def history(self) -> tuple[Epoch, ...]:
-        """Diagnostics of the fit, one record an epoch."""
+        """Diagnostics of the fit, one record per epoch."""
         return self.heads.history
 
     @property
@@ -73,7 +73,7 @@ class Ensemble(nn.Module):
         return (*(tap.name for tap in self.backbone.taps), *self.backbone.ending.layers)
 
     def forward(self, *inputs: Any, **named: Any) -> Tensor:
-        """Called as the network is: log of the mean class probabilities `(B, K)`; differentiable.
+        """Return the log of the mean class probabilities `(B, K)`, called as the network is; differentiable.
 
         In place of a single logit, the log of the odds; for regression the mean; `(B, 1)`, or `(B,)` if the network
         returns that.
@@ -99,7 +99,7 @@ class Ensemble(nn.Module):
         return Prediction.cat(list(self._parts(x, progress)))
 
     def stream(self, loader: Any, progress: bool = True) -> Iterator[Prediction]:
-        """The prediction of one batch after another, however many there are: none is kept.
+        """Iterate over the predictions of one batch after another, however many there are: none is kept.
 
         Args:
             loader: batches, each as `predict` takes it.
@@ -111,24 +111,25 @@ class Ensemble(nn.Module):
         return self._stream(loader, progress)
 
     def score(self, x: Any) -> Tensor:
-        """Epistemic uncertainty, `(B,)`: larger means further from what the network was trained on.
+        """Compute the epistemic uncertainty, `(B,)`: larger means further from what the network was trained on.
 
         Of a loader no more than these numbers is kept.
         """
         return torch.cat([part.epistemic for part in self._parts(x, progress=True)])
 
     def save(self, folder: str | Path) -> Path:
-        """Keep the heads and all that is known of their fit in a folder; the network is not in it.
+        """Write the heads and all that is known of their fit to a folder; the network is not in it.
 
         A kill leaves what was there before, or the new; `repulse.load(folder, model)` brings it back.
         """
-        return checkpoint.save(self, folder)
+        contents = checkpoint.Contents(self.backbone, self.heads, self.repulsion, self.class_names, self.network)
+        return checkpoint.save(contents, folder)
 
     def _is_one_batch(self, x: Any) -> bool:
         return is_one_batch(x, self.backbone.several)
 
     def _parts(self, x: Any, progress: bool) -> Iterator[Prediction]:
-        """The prediction of a batch, or one after another those of a loader."""
+        """Iterate over the prediction of one batch, or over those of a loader."""
         if self._is_one_batch(x):
             yield self._predict(inputs_of(x, "x", several=self.backbone.several))
         elif isinstance(x, Iterable):
@@ -160,3 +161,18 @@ class Ensemble(nn.Module):
             f"Ensemble({self.heads.extra_repr()}; {count:,} parameters in place of {self.backbone.ending} of "
             f"{type(self.model).__name__}; {taps}repelled {self.repulsion})"
         )
+
+
+def load(folder: str | Path, model: nn.Module) -> Ensemble:
+    """Load an ensemble that was saved, around the network it was fitted on.
+
+    Args:
+        folder: what `ensemble.save` was given.
+        model: the same network with the same weights; it is shared, not copied, and the heads go to its device.
+
+    Raises:
+        CheckpointError: the folder is not one of `save`, is damaged, was written in another format, or its heads were
+            fitted on another network.
+    """
+    contents = checkpoint.read(folder, model)
+    return Ensemble(contents.backbone, contents.heads, contents.repulsion, contents.class_names, contents.network)

@@ -63,11 +63,11 @@ class FitWarning(UserWarning):
 
 
 class CacheWarning(UserWarning):
-    """Features that were kept are not the ones that are needed, and are computed anew."""
+    """Features that were kept are not the ones that are needed, and are recomputed."""
 
 
 def expected(argument: str, wanted: str, got: object) -> str:
-    """The one sentence pattern of all input errors.
+    """Return the sentence that all input errors follow.
 
     Examples:
         >>> expected("heads", "a positive integer", 0)

@@ -21,17 +21,17 @@ from repulse.errors import DataError, expected
 
 
 def mean_log_probs(log_probs: Float[Tensor, "n B K"]) -> Float[Tensor, "B K"]:
-    """Logarithm of the mean member probability: `logsumexp_i log p_i - log n`."""
+    """Compute the log of the mean member probability: `logsumexp_i log p_i - log n`."""
     return torch.logsumexp(log_probs, dim=0) - math.log(log_probs.shape[0])
 
 
 def entropy(log_probs: Float[Tensor, "*batch K"]) -> Float[Tensor, "*batch"]:
-    """`-sum_k p_k log p_k`, with `0 log 0 = 0`."""
+    """Compute the entropy `-sum_k p_k log p_k`, with `0 log 0 = 0`."""
     return -_weighted(log_probs.exp(), log_probs).sum(dim=-1)
 
 
 def expected_entropy(log_probs: Float[Tensor, "n B K"]) -> Float[Tensor, " B"]:
-    """Aleatoric uncertainty: the mean over members of their entropies, the doubt they share.
+    """Compute the aleatoric uncertainty: the mean over members of their entropies, the doubt they share.
 
     Takes log-probabilities (`logits.log_softmax(dim=-1)`), not logits.
     """
@@ -39,7 +39,7 @@ def expected_entropy(log_probs: Float[Tensor, "n B K"]) -> Float[Tensor, " B"]:
 
 
 def mutual_information(log_probs: Float[Tensor, "n B K"]) -> Float[Tensor, " B"]:
-    """Epistemic uncertainty: `mean_i KL(p_i || mean p)`, how far members disagree; between 0 and log n.
+    """Compute the epistemic uncertainty: `mean_i KL(p_i || mean p)`, how far members disagree; from 0 to log n.
 
     Takes log-probabilities (`logits.log_softmax(dim=-1)`), not logits. The divergence form is used because the
     difference of entropies goes negative in float32.
@@ -50,7 +50,7 @@ def mutual_information(log_probs: Float[Tensor, "n B K"]) -> Float[Tensor, " B"]
 
 
 def uncertainties(log_probs: Float[Tensor, "n B K"]) -> tuple[Float[Tensor, " B"], Float[Tensor, " B"]]:
-    """`expected_entropy` and `mutual_information`, both from one pass over a few samples at a time.
+    """Compute `expected_entropy` and `mutual_information` in one pass over a few samples at once.
 
     What is computed on the way stays in the processor's cache, and needs little memory however many classes there are.
     """
@@ -67,12 +67,12 @@ def uncertainties(log_probs: Float[Tensor, "n B K"]) -> tuple[Float[Tensor, " B"
 
 
 def _weighted(weights: Tensor, values: Tensor) -> Tensor:
-    """`weights * values`, where a zero weight gives zero even if the value is infinite or NaN."""
+    """Compute `weights * values`, where a zero weight gives zero even if the value is infinite or NaN."""
     return weights * values.nan_to_num()
 
 
 MAX_ELEMENTS_CPU, MAX_ELEMENTS_GPU = 2**18, 2**26
-"""Numbers that are looked at a time on the way to uncertainties, by a CPU and by a GPU."""
+"""Maximum number of elements processed at once, on a CPU and on a GPU."""
 
 
 def _is_batched(value: Any) -> bool:
@@ -107,7 +107,7 @@ class Prediction(ABC):
 
     @abstractmethod
     def log_likelihood(self, targets: Tensor) -> Tensor:
-        """Log of the predictive density of each target, shape `(B,)`."""
+        """Compute the log of the predictive density of each target, `(B,)`."""
 
     def __len__(self) -> int:
         return getattr(self, fields(self)[0].name).shape[1]
@@ -118,7 +118,7 @@ class Prediction(ABC):
         return getattr(self, fields(self)[0].name).shape[0]
 
     def __getitem__(self: P, index: SupportsIndex | slice | Tensor | Sequence[int]) -> P:
-        """The predictions of some of the samples, as a prediction of the same type (of one sample for an integer)."""
+        """Return the predictions of some of the samples, in the same type (of one sample for an integer)."""
         if (
             not isinstance(index, slice)
             and not (isinstance(index, Tensor) and index.ndim)
@@ -131,12 +131,12 @@ class Prediction(ABC):
         return type(self)(*(value[:, index] if _is_batched(value) else value for value in self._values()))
 
     def cpu(self: P) -> P:
-        """The same prediction on the CPU."""
+        """Copy the prediction to the CPU."""
         return type(self)(*(value.cpu() if isinstance(value, Tensor) else value for value in self._values()))
 
     @staticmethod
     def cat(parts: Sequence[P]) -> P:
-        """One prediction from those of consecutive batches."""
+        """Concatenate the predictions of consecutive batches."""
         if not parts:
             raise DataError(expected("parts", "at least one prediction", "none"))
         kind = type(parts[0])
@@ -205,12 +205,12 @@ class ClassPrediction(Prediction):
         return self.probs.amax(dim=-1)
 
     def log_likelihood(self, targets: Int[Tensor, " B"]) -> Float[Tensor, " B"]:
-        """`log mean_i p_i(target)`, floored at log 1e-12."""
+        """Compute `log mean_i p_i(target)`, floored at log 1e-12."""
         picked = self._once(mean_log_probs).gather(-1, targets.unsqueeze(-1)).squeeze(-1)
         return picked.clamp_min(math.log(1e-12))
 
     def _once(self, function: Callable[[Tensor], T]) -> T:
-        """What a function makes of the members, computed once, unless gradients are to flow through it."""
+        """Compute a function of the members once and keep it, unless gradients are to flow through it."""
         if self.log_probs.requires_grad:
             return function(self.log_probs)
         kept, name = vars(self), f"_{function.__name__}"  # behind the frozen surface

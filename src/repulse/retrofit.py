@@ -138,7 +138,7 @@ def _first(data: Iterable[Any], recipe: Recipe) -> Any:
 
 
 def _check_outputs(outputs: int, recipe: Recipe) -> bool:
-    """Whether the network is a classifier with a single logit."""
+    """Check the number of outputs; return whether the network is a classifier with a single logit."""
     if recipe.task == "regression" and outputs > 2:
         wanted = "a network with one output (or a mean and a variance) for regression"
         raise BackboneError(expected("model", wanted, f"{outputs} outputs"))
@@ -162,7 +162,7 @@ def _check_first(target: Tensor, outputs: int, recipe: Recipe) -> None:
 
 
 def _targets(features: Features, single: bool) -> Tensor:
-    """Targets as the fit wants them: those of a single logit may be floats, and stand in a column."""
+    """Return targets as the fit wants them: those of a single logit may be floats, in a column."""
     targets = features.targets
     if not single:
         return targets
@@ -176,12 +176,12 @@ def _targets(features: Features, single: bool) -> Tensor:
 def _class_names(
     given: Sequence[str] | None, model: nn.Module, data: Any, classes: int, recipe: Recipe
 ) -> tuple[str, ...] | None:
-    """Names of the classes: given, or known to the model (Hugging Face) or the data set (folders of images)."""
+    """Return the names of the classes: given, or known to the model (Hugging Face) or the data set (image folders)."""
     if recipe.task != "classification":
         return None
     if given is not None:
         if isinstance(given, str) or len(given) != classes or not all(isinstance(name, str) for name in given):
-            raise DataError(expected("class_names", f"{classes} strings, one a class", repr(given)[:80]))
+            raise DataError(expected("class_names", f"{classes} strings, one per class", repr(given)[:80]))
         return tuple(given)
     known = getattr(getattr(model, "config", None), "id2label", None)
     if isinstance(known, dict) and set(known) == set(range(classes)):
@@ -217,7 +217,7 @@ def _resolve(
 
 
 def _say(backbone: Backbone, chosen: Choice | None) -> None:
-    """What was found and chosen for the user, in a line or two."""
+    """Print what was found and chosen for the user, in a line or two."""
     ending = backbone.ending.in_words()
     lines = [f"heads take the place of {backbone.ending}" + (f", {ending}" if ending else "")]
     if backbone.taps:

@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 import repulse
 from repulse import CacheError, CacheWarning, DataError, Recipe, fit_heads, retrofit
 from repulse._finite import all_finite
-from repulse.backbone import Backbone, Tap, compute_features, pace, reading, split, taps
+from repulse.backbone import Backbone, Tap, compute_features, memory_format, reading, split, taps
 from repulse.backbone.fingerprint import fast_digest_of
 from repulse.backbone.reading import fixed_random_state, in_background, pinned, read_ahead
 from repulse.prediction import ClassPrediction
@@ -188,7 +188,7 @@ def clock(monkeypatch):
         return model
 
     clock.watch = watch
-    monkeypatch.setattr(pace.time, "perf_counter", lambda: clock.now)
+    monkeypatch.setattr(memory_format.time, "perf_counter", lambda: clock.now)
     return clock
 
 

@@ -187,7 +187,9 @@ def test_small_blocks_and_groups_change_nothing(how, monkeypatch):
         heads = make_heads(task)
         stepper = ClosedFormStep(heads, problem, recipe)
         assert len(stepper.groups) == math.ceil(HEADS * K * D / max(group, K * D))
-        assert [len(part.blocks) for part in stepper.push.pairs.parts] == [pointwise * count for count in blocks]
+        assert [len(part.blocks) for part in stepper.function_repulsion.pairs.parts] == [
+            pointwise * count for count in blocks
+        ]
         compare(heads, problem, recipe, monkeypatch)
         optimise.optimise(heads, problem, recipe, progress=False)
         assert_close(heads.vectors(), whole.vectors(), rtol=1e-10, atol=1e-12)

@@ -356,7 +356,7 @@ def spoilt(part, value):
         ({"id": []}, "`id` to be at least one sample, but got none"),
         ({"id": (X[:0], Y[:0])}, "`id` to be at least one sample, but got none"),
         ({"id": [X, X]}, r"batch 0 of `id` to be a tuple \(inputs, targets\)"),
-        ({"id": (X, Y[:-1])}, r"targets of batch 0 of `id` to be 300, one an input, but got shape \(299,\)"),
+        ({"id": (X, Y[:-1])}, r"targets of batch 0 of `id` to be 300, one per input, but got shape \(299,\)"),
         ({"id": (X, Y + 1)}, "`targets` to be integers from 0 to 2, but got torch.int64 from 1 to 3"),
         ({"id": (X, Y - 1)}, "`targets` to be integers from 0 to 2"),
         ({"id": (X, Y.float())}, "`targets` to be integers from 0 to 2"),

@@ -162,7 +162,7 @@ def images():
 def place(images, tmp_path, monkeypatch):
     """A place in which these images are CIFAR-10 and two tiny networks the published ones."""
     features._bench.cache_clear()
-    monkeypatch.setattr("repulse.particles.loop.LEAST_STEPS", 60)
+    monkeypatch.setattr("repulse.particles.loop.MIN_STEPS", 60)
     monkeypatch.setattr(corrupted, "KINDS", FEW)
     for module in (features, cells, corrupted):
         monkeypatch.setattr(module, "images_of", lambda name, root: images)

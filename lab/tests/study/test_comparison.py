@@ -40,7 +40,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::repulse.FitWarning")
 @pytest.fixture(autouse=True)
 def short(monkeypatch):
     """Fits of few steps: what heads learn is tested elsewhere."""
-    monkeypatch.setattr("repulse.particles.loop.LEAST_STEPS", 120)
+    monkeypatch.setattr("repulse.particles.loop.MIN_STEPS", 120)
 
 
 def pictures(count, seed):

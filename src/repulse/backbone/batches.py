@@ -58,7 +58,7 @@ def inputs_and_targets(batch: Any, name: str) -> tuple[Any, Tensor]:
     inputs = inputs_of(batch, name)
     size = size_of(inputs)
     if targets.shape[:1] != (size,):
-        raise DataError(expected(f"the targets of {name}", f"{size}, one an input", f"shape {tuple(targets.shape)}"))
+        raise DataError(expected(f"the targets of {name}", f"{size}, one per input", f"shape {tuple(targets.shape)}"))
     return inputs, targets
 
 

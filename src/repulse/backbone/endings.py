@@ -48,7 +48,7 @@ class Ending:
         return " and ".join(f"`{name}`" for name in self.layers)
 
     def in_words(self) -> str:
-        """What is special about it, or nothing."""
+        """Describe what is special about the ending; an empty text if nothing is."""
         said = {
             "mean": "applied at every position and averaged",
             "one": "applied at every position, of which one counts",
@@ -62,7 +62,7 @@ class Ending:
 
 
 def is_last_layer(module: nn.Module) -> bool:
-    """Whether a module is a linear map of the features at each position."""
+    """Check whether a module is a linear map of the features at each position."""
     if isinstance(module, nn.Linear):
         return True
     return (
@@ -75,7 +75,7 @@ def is_last_layer(module: nn.Module) -> bool:
 
 
 def weights_of(*layers: nn.Module) -> tuple[Float[Tensor, "K d"], Float[Tensor, " K"]]:
-    """Weight and bias of a last layer as those of a linear one, or of the mean of several on all their features."""
+    """Return weight and bias of a last layer as a linear one, or of the mean of several on all their features."""
     weights = [layer.weight.detach().flatten(start_dim=1) for layer in layers]  # pyright: ignore
     biases = [
         torch.zeros_like(weight[:, 0]) if layer.bias is None else layer.bias.detach()  # pyright: ignore
@@ -87,21 +87,21 @@ def weights_of(*layers: nn.Module) -> tuple[Float[Tensor, "K d"], Float[Tensor, 
 
 
 def flatten_positions(values: Tensor, layer: nn.Module) -> Float[Tensor, "B P d"]:
-    """Inputs or outputs of a last layer with all positions on one axis, features last."""
+    """Return inputs or outputs of a last layer with all positions on one axis, features last."""
     if not isinstance(layer, nn.Linear):
         return values.flatten(start_dim=2).transpose(1, 2)
     return values.unsqueeze(1) if values.ndim == 2 else values.flatten(start_dim=1, end_dim=-2)
 
 
 def joint_features(inputs: Sequence[Tensor], layers: Sequence[nn.Module]) -> Float[Tensor, "B P d"]:
-    """The features of all last layers side by side."""
+    """Concatenate the features of all last layers."""
     return torch.cat([flatten_positions(value, layer) for value, layer in zip(inputs, layers, strict=True)], dim=2)
 
 
 def pool(
     ending: Ending, features: Float[Tensor, "B P d"], outputs: Float[Tensor, "B P K"], logits: Tensor
 ) -> Float[Tensor, "B d"]:
-    """The features that one head needs: pooled as the network pools the outputs of its layer."""
+    """Return the features that one head needs: pooled as the network pools the outputs of its layer."""
     if ending.pooling == "none":
         if features.shape[1] != 1:
             got = f"{features.shape[1]}; show `retrofit` a batch of inputs as large as these"
@@ -122,7 +122,7 @@ def activate(activation: str, logits: Tensor) -> Tensor:
 
 
 def recognise(names: Sequence[str], layers: Sequence[nn.Module], ran: Sequence[Call], logits: Tensor) -> Ending | None:
-    """How the network's `logits` follow from the inputs and outputs of a layer (or of two), or None if they do not.
+    """Find how the network's `logits` follow from the inputs and outputs of a layer (or of two); None if they do not.
 
     The layers' own formula is checked too: a hook or a wrapper may have changed what they return.
     """
@@ -151,7 +151,7 @@ def recognise(names: Sequence[str], layers: Sequence[nn.Module], ran: Sequence[C
 
 
 def output_follows(ending: Ending, features: Tensor, weights: tuple[Tensor, Tensor], logits: Tensor) -> bool:
-    """Whether a network's output is what its last layer makes of these features."""
+    """Check whether a network's output is what its last layer makes of these features."""
     weight, bias = weights
     again = activate(ending.activation, nn.functional.linear(features.detach().float(), weight.float(), bias.float()))
     coarse = min((features.dtype, weight.dtype, logits.dtype), key=lambda dtype: dtype.itemsize)
@@ -159,7 +159,7 @@ def output_follows(ending: Ending, features: Tensor, weights: tuple[Tensor, Tens
 
 
 def find_ending(ran: Sequence[tuple[str, nn.Module, Call]], logits: Tensor) -> Ending | None:
-    """The end of a network, from the linear layers that ran: the latest whose output it is, or two averaged."""
+    """Find the end of a network among the linear layers that ran: the latest whose output it is, or two averaged."""
     for name, layer, call in reversed(ran):
         if found := recognise([name], [layer], [call], logits):
             return found
@@ -171,7 +171,7 @@ def find_ending(ran: Sequence[tuple[str, nn.Module, Call]], logits: Tensor) -> E
 
 
 def _describe_rest(outputs: Float[Tensor, "B P K"], logits: Tensor) -> str:
-    """What a network does to the output of its last layer, if it is one of the usual things."""
+    """Describe what a network does to the output of its last layer, if it is one of the usual things."""
     flat = logits.reshape(len(logits), -1)
     if outputs.shape[1] == 1 and outputs[:, 0].shape == flat.shape:
         z = outputs[:, 0]
@@ -186,7 +186,7 @@ def _describe_rest(outputs: Float[Tensor, "B P K"], logits: Tensor) -> str:
 
 
 def refusal(ran: Sequence[tuple[str, nn.Module, Call]], logits: Tensor, wanted: str | None) -> BackboneError:
-    """Why a network is not taken: what was found, and what to do."""
+    """Return the error that says why a network is refused: what was found, and what to do."""
     shape = tuple(logits.shape)
     if logits.ndim > 2 and logits.numel() > len(logits) * logits.shape[1]:
         return BackboneError(
@@ -209,6 +209,6 @@ def refusal(ran: Sequence[tuple[str, nn.Module, Call]], logits: Tensor, wanted: 
 
 
 def nearly_equal(a: Tensor, b: Tensor) -> bool:
-    """Equal up to rounding, measured by the largest number: outputs of an untrained layer may all be small."""
+    """Check for equality up to rounding, relative to the largest number: untrained layers have small outputs."""
     share = 3e-2 if a.dtype in (torch.float16, torch.bfloat16) else 1e-3
     return a.shape == b.shape and bool((a.float() - b.float()).abs().amax() <= share * b.float().abs().amax())

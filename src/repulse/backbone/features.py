@@ -87,7 +87,7 @@ def compute_features(
     memory_limit: int = MEMORY_LIMIT,
     progress: bool = True,
 ) -> Features:
-    """One pass over the data, and one over (or made from) the repulsion samples.
+    """Compute features in one pass over the data, and one over (or made from) the repulsion samples.
 
     The processes of `torch.distributed`, if it was initialised, share the work, and all get all features; all must call
     this, with the same data. Over much data a network with convolutions is timed on the first batches, and gets images
@@ -148,7 +148,7 @@ def _lock(stack: ExitStack, folder: Path) -> int:
 def _training_pass(
     plan: _Extraction, data: Iterable[Any], source: Source | None, stack: ExitStack
 ) -> tuple[AnyStore, AnyStore | None]:
-    """Features and targets of the data and, drawn from it, of a source's samples."""
+    """Compute features and targets of the data and, drawn from it, features of a source's samples."""
     about, like = _fingerprint_of_data(plan, data)
     train = _store(plan, "train", about, like, stack)
     made = None
@@ -234,7 +234,7 @@ def _with_features(
 
 
 def _fingerprint_of_data(plan: _Extraction, data: Iterable[Any]) -> tuple[dict[str, Any] | None, tuple[Tensor, ...]]:
-    """For a folder, what the data is like, and rows as it will keep them; other processes must see the same data."""
+    """Return, for a folder, a fingerprint of the data and rows as they will be kept, equal in all processes."""
     if plan.cache is None and plan.ranks.size == 1:
         return None, ()
     inputs, target = training_batch(first_batch(data, plan.seed), 0)
@@ -248,7 +248,7 @@ def _fingerprint_of_data(plan: _Extraction, data: Iterable[Any]) -> tuple[dict[s
 
 
 def _repulsion_pass(plan: _Extraction, repulsion: Iterable[Any], stack: ExitStack) -> Tensor:
-    """Features of the first batches of a repulsion loader."""
+    """Compute the features of the first batches of a repulsion loader."""
     several, batches = plan.backbone.several, length_of(repulsion)
     with closing(passes(repulsion, 1, plan.seed, plan.device)) as read:
         first = next(read, None)
@@ -308,7 +308,7 @@ def _store(
 def _features(
     plan: _Extraction, network: Callable[[Any], Tensor], inputs: Any, name: str, error: type[DataError]
 ) -> Tensor:
-    """Features as they are kept."""
+    """Compute features of one batch, checked, in the type in which they are kept."""
     with explaining_failures(inputs, name, error):
         features = network(to_device(inputs, plan.device))
     if not all_finite(features):
@@ -323,7 +323,7 @@ def _features(
 
 
 def _source_features(plan: _Extraction, source: Source, inputs: Any, i: int, times: int) -> Tensor:
-    """Features of the samples that a source draws from batch i, several times over."""
+    """Compute the features of samples that a source draws from batch i, several times over."""
     generator = torch.Generator().manual_seed(derived_seed(plan.seed, i))
     inputs, name, size = to_device(inputs, plan.device), f"samples of {source}", size_of(inputs)
     rows = times * size
@@ -336,14 +336,14 @@ def _source_features(plan: _Extraction, source: Source, inputs: Any, i: int, tim
 
 
 def _for_fit(plan: _Extraction, features: Tensor) -> Tensor:
-    """Features for the fit: in single precision, unless they are too many to be anywhere but in their file."""
+    """Return features for the fit: in single precision, unless they fit nowhere but in their file."""
     if features.dtype == plan.kept and 2 * features.nbytes <= plan.limit:
         features = features.float()
     return _on_device(plan, features)
 
 
 def _on_device(plan: _Extraction, column: Tensor) -> Tensor:
-    """Rows where the fit runs, if they fit there; what is mapped from a file is not copied."""
+    """Move rows to where the fit runs, if they fit there; what is mapped from a file is not copied."""
     return column if column.device == plan.device or column.nbytes > plan.limit else column.to(plan.device)
 
 

@@ -17,13 +17,13 @@ from repulse.backbone.endings import nearly_equal
 from repulse.backbone.split import PROBE_SAMPLES, Backbone
 
 TRIALS = 3
-"""Batches that are computed in each way."""
+"""Number of batches that are timed in each format."""
 
 MIN_BATCHES = 30
-"""Batches of a pass below which it is not worth knowing."""
+"""Minimum number of batches of a pass for which the choice is worth its time."""
 
 MAX_TIME_RATIO = 0.9
-"""Channels are put last if that takes less than this share of the time, so that chance seldom decides."""
+"""Channels are put last if that takes at most this share of the time, so that chance seldom decides."""
 
 
 class MemoryFormatChooser:
@@ -41,7 +41,7 @@ class MemoryFormatChooser:
         self.trying = convolves and not backbone.channels_last and (batches is None or batches >= MIN_BATCHES)
 
     def __call__(self, inputs: Any) -> Tensor:
-        """Features of some inputs."""
+        """Compute the features of some inputs."""
         if not self.trying:
             return self.backbone.run(inputs)
         if not any(self.seconds.values()) and not self._agree(first_samples(inputs, PROBE_SAMPLES)):
@@ -58,7 +58,7 @@ class MemoryFormatChooser:
         return features
 
     def _agree(self, few: Any) -> bool:
-        """Whether there are images, and the network takes them either way and makes the same of them."""
+        """Check whether there are images, and the network computes the same from them in both formats."""
         if not any(is_image(value) for _, value in tensors_of(few)):
             return False
         plain = self.backbone(few)

@@ -23,7 +23,7 @@ from repulse.errors import CacheError, DataError, RepulseError, expected
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 MAX_WORK = 2
-"""Pieces of work that a batch makes at most: its own features, and those of repulsion samples drawn from it."""
+"""Maximum number of pieces of work per batch: its own features, and those of repulsion samples drawn from it."""
 
 FAILED = -1
 
@@ -43,7 +43,7 @@ class _Work:
 
 
 def is_first() -> bool:
-    """Whether this is the process that speaks for all."""
+    """Check whether this is the first process, which prints for all."""
     return not (dist.is_available() and dist.is_initialized()) or dist.get_rank() == 0
 
 
@@ -78,7 +78,7 @@ class Ranks:
             self.round.append(_Work(owner, store, key, compute if owner == self.rank else None, rows, others))
 
     def waiting(self, store: AnyStore) -> int:
-        """How many rows this round will append to a store."""
+        """Return how many rows this round will append to a store."""
         return sum(work.rows for work in self.round if work.store is store)
 
     def exchange(self) -> None:
@@ -111,7 +111,7 @@ class Ranks:
         self.round.clear()
 
     def from_first_process(self, find: Callable[[], int]) -> int:
-        """What the first process finds, in all of them."""
+        """Return in all processes what the first one finds."""
         if self.size == 1:
             return find()
         answer, failure = [0, 0], None

@@ -19,7 +19,7 @@ from repulse.errors import DataError, expected
 
 
 def first_batch(data: Iterable[Any], seed: int) -> Any:
-    """The first batch of the data, as the pass will see it."""
+    """Return the first batch of the data, as the pass will see it."""
     with fixed_random_state(data, seed):
         for batch in data:
             return batch
@@ -27,7 +27,7 @@ def first_batch(data: Iterable[Any], seed: int) -> Any:
 
 
 def passes(data: Iterable[Any], times: int, seed: int, device: torch.device) -> Generator[Any]:
-    """All batches, several times over, for a network on a device."""
+    """Iterate over all batches, several times over, for a network on a device."""
     for number in range(times):
         with fixed_random_state(data, seed + number):
             yield from read_ahead(data, device)
@@ -35,7 +35,7 @@ def passes(data: Iterable[Any], times: int, seed: int, device: torch.device) -> 
 
 @contextmanager
 def fixed_random_state(data: Iterable[Any], seed: int) -> Iterator[None]:
-    """Inside, a loader that shuffles or augments does so as the seed says; outside, all random states are as before."""
+    """Make loaders shuffle and augment as the seed says inside; outside, all random states are as before."""
     parts = [data, getattr(data, "sampler", None), getattr(data, "batch_sampler", None)]
     parts.append(getattr(parts[-1], "sampler", None))
     borrowed = [getattr(part, "generator", None) for part in parts]
@@ -56,12 +56,12 @@ def fixed_random_state(data: Iterable[Any], seed: int) -> Iterator[None]:
 
 
 def derived_seed(seed: int, i: int) -> int:
-    """A seed for batch i."""
+    """Return a seed for batch i."""
     return int.from_bytes(hashlib.blake2b(f"{seed}/{i}".encode(), digest_size=7).digest(), "big")
 
 
 def length_of(data: Iterable[Any]) -> int | None:
-    """How many batches there are, if the data knows."""
+    """Return the number of batches, if the data knows it."""
     try:
         return len(data)  # pyright: ignore[reportArgumentType]
     except TypeError:
@@ -69,12 +69,12 @@ def length_of(data: Iterable[Any]) -> int | None:
 
 
 def bar(data: Iterable[Any], name: str, total: int | None, progress: bool) -> Iterable[Any]:
-    """The same batches, with a progress bar if it takes more than two seconds."""
+    """Show a progress bar over batches if they take more than two seconds."""
     return tqdm(data, desc=name, total=total, unit="batch", delay=2.0, disable=not progress, leave=False)
 
 
 def read_ahead(batches: Iterable[Any], device: torch.device) -> Generator[Any]:
-    """The same batches, the next of which is read while a GPU computes.
+    """Iterate over batches, and read the next one while a GPU computes.
 
     Where the network runs on the CPU that gains nothing: it keeps all cores busy, and reading would only take them
     away. Loaders with workers read ahead anyway.
@@ -86,7 +86,7 @@ def read_ahead(batches: Iterable[Any], device: torch.device) -> Generator[Any]:
 
 
 def in_background(batches: Iterable[Any], prepare: Callable[[Any], Any]) -> Generator[Any]:
-    """Batches that another thread reads and prepares, one ahead; it ends when this does, however that is.
+    """Iterate over batches that another thread reads and prepares, one ahead; it ends when this does, in any way.
 
     What reading raises is raised here, at the batch where it was. Random numbers are drawn by the reader alone, in the
     order in which it reads, so batches are those that one would read without it.
@@ -123,7 +123,7 @@ def in_background(batches: Iterable[Any], prepare: Callable[[Any], Any]) -> Gene
 
 
 def pinned(batch: Any) -> Any:
-    """The same batch in memory that a GPU can copy from by itself."""
+    """Copy a batch to pinned memory, from which a GPU can copy by itself."""
     if isinstance(batch, Tensor):
         return batch.pin_memory() if batch.device.type == "cpu" else batch
     if isinstance(batch, Mapping):

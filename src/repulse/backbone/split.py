@@ -38,7 +38,7 @@ from repulse.backbone.taps import INPUTS, Tap, fits, signal_in, tensor_in
 from repulse.errors import BackboneError, expected
 
 PROBE_SAMPLES = 8
-"""Samples of a batch that are enough to see how a network runs."""
+"""Number of samples of a batch that show how a network runs."""
 
 
 class Backbone(nn.Module):
@@ -85,7 +85,7 @@ class Backbone(nn.Module):
         return self.penultimate + sum(tap.columns for tap in self.taps)
 
     def run(self, x: Any) -> Float[Tensor, "B d"]:
-        """Features, computed in the memory format that is faster for this network; of its weights none is moved."""
+        """Compute features in the memory format that is faster for this network; its weights are not moved."""
         if self.channels_last:
             try:
                 return self(map_tensors(x, channels_last))
@@ -94,7 +94,7 @@ class Backbone(nn.Module):
         return self(x)
 
     def forward(self, x: Any) -> Float[Tensor, "B d"]:
-        """Features of inputs in any form the network takes, in eval mode."""
+        """Compute the features of inputs in any form the network takes, in eval mode."""
         caller = threading.get_ident()  # the model may be serving other threads, whose features are theirs
         mask = mask_of(x)
         ends: dict[str, Call] = {}
@@ -209,7 +209,7 @@ def split(
 
 
 def unwrap(model: nn.Module) -> nn.Module:
-    """The network inside `torch.compile` and data-parallel wrappers, which know nothing of hooks added later."""
+    """Return the network inside `torch.compile` and data-parallel wrappers, which ignore hooks added later."""
     while True:
         if isinstance(model, torch.jit.ScriptModule):
             got = "TorchScript, which cannot be watched running"

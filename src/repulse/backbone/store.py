@@ -36,7 +36,7 @@ from repulse.backbone.fingerprint import as_bytes
 from repulse.errors import CacheError, CacheWarning, DataError, expected
 
 MEMORY_LIMIT = 4 * 2**30
-"""Bytes of features that are kept in memory; more go to a temporary file."""
+"""Maximum number of bytes of features kept in memory; more go to a temporary file."""
 
 FORMAT = 2
 REASONS = {
@@ -66,7 +66,7 @@ class Store:
         self.spilled: CachedStore | None = None
 
     def covers(self, key: str) -> bool:
-        """Whether the next batch is there already; if so, go on to the one after it."""
+        """Check whether the next batch is there already; if so, go on to the one after it."""
         return False
 
     def append(self, key: str, *columns: Tensor) -> None:
@@ -93,7 +93,7 @@ class Store:
             self.spilled.append(key, *columns)
 
     def finish(self) -> list[Tensor]:
-        """All rows of each column."""
+        """Return all rows of each column."""
         if self.spilled is None:
             return [torch.cat(column) for column in zip(*self.parts, strict=True)]
         columns = self.spilled.finish()
@@ -182,7 +182,7 @@ class CachedStore:
                 file.close()
 
     def _check_fingerprint(self, written: dict[str, Any]) -> None:
-        """Go on with a build that has the same fingerprint; otherwise begin anew, and say why."""
+        """Continue a build that has the same fingerprint; otherwise start over, and say why."""
         path = self.folder / f"{self.name}.json"
         for file in (path, self.journal):
             sweep(file)
@@ -211,7 +211,7 @@ class CachedStore:
         write_whole(path, json.dumps(written, indent=1, sort_keys=True) + "\n")
 
     def _read_journal(self) -> None:
-        """The batches that are in the files as the journal says, up to the first that is not."""
+        """Read which batches are in the files as the journal says, up to the first that is not."""
         if not self.journal.exists() or not all(path.exists() for path in self.files):
             return
         self.shared = '{"complete"' in self.journal.read_text(errors="replace")
@@ -266,7 +266,7 @@ class CachedStore:
 
     def _warn_recomputed(self, why: str) -> None:
         where = f"{self.folder / self.name}"
-        warnings.warn(f"The features kept in {where} are computed anew: {why}.", CacheWarning, stacklevel=2)
+        warnings.warn(f"The features kept in {where} are recomputed: {why}.", CacheWarning, stacklevel=2)
 
     @contextmanager
     def _explaining(self) -> Iterator[None]:
@@ -276,7 +276,7 @@ class CachedStore:
 
 @contextmanager
 def locked(folder: Path) -> Iterator[Path]:
-    """A folder for this process alone, made if need be; waits for a process that has it."""
+    """Lock a folder for this process, and make it if needed; waits for a process that has it."""
     with explaining_disk_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
         lock = FileLock(folder / "lock")
@@ -293,7 +293,7 @@ def locked(folder: Path) -> Iterator[Path]:
 
 @contextmanager
 def explaining_disk_errors(folder: Path) -> Iterator[None]:
-    """What the file system refuses becomes an error that names the folder."""
+    """Turn what the file system raises inside into an error that names the folder."""
     try:
         yield
     except CacheError:

@@ -38,7 +38,7 @@ MAX_HELD_OUT = 5000
 """Rows on which the disagreement of heads is looked at, at most, where none could be kept from the fit."""
 
 PRETRAINED_NOISE = 0.1
-"""Noise added to copies of a pretrained last layer, relative to the spread of its weights."""
+"""Noise added to copies of a pretrained last layer, relative to the standard deviation of its weights."""
 
 
 @torch.inference_mode(False)  # whatever the caller's mode is
@@ -57,8 +57,8 @@ def fit_heads(
 ) -> Heads:
     """Fit an ensemble of heads on features that are already there.
 
-    Features may be mapped from a file and larger than memory: at most 270 MB of them are held, and one number a
-    row of targets.
+    Features may be mapped from a file and larger than memory: at most 270 MB of them are held, and one number
+    per row of targets.
 
     Examples:
         >>> features = torch.randn(300, 2, generator=torch.Generator().manual_seed(0))
@@ -254,7 +254,7 @@ def fit_networks(
     classes: int | None = None,
     progress: bool = True,
 ) -> Networks:
-    """Fit any list of networks, one a particle, with the same rules as heads: a repulsive deep ensemble.
+    """Fit any list of networks, one per particle, with the same rules as heads: a repulsive deep ensemble.
 
     The networks are trained in place, in the mode (train or eval) they are in, on inputs and targets as they are.
     `heads`, `hidden` and `init` of the recipe do not apply.
@@ -311,7 +311,7 @@ def _run(particles: Particles, data: FitData, recipe: Recipe, progress: bool, fi
 
 @torch.no_grad()
 def _distance(particles: Particles) -> float | None:
-    """Mean distance of the particles' parameters from their mean, relative to their size."""
+    """Compute the mean distance of the particles' parameters from their mean, relative to their size."""
     if particles.count == 1:
         return None
     try:
@@ -335,7 +335,7 @@ def _start_from(
         raise DataError(expected("start", "the weight and bias of a last layer for `init='pretrained'`", "None"))
     outputs = heads.task.compared_outputs
     weight, bias = (t.detach().to(scaling.shift) for t in start)
-    if outputs == 1:  # a network with a variance beside the mean gives its mean
+    if outputs == 1:  # a network with a mean and a variance gives its mean
         weight, bias = weight[:1], bias[:1]
     known = weight.shape[1] if weight.ndim == 2 else 0  # a last layer knows nothing of taps
     most = len(scaling.scale) if scaling.axes is None else scaling.kept  # whitened features are no features of its

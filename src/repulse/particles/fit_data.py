@@ -1,4 +1,4 @@
-"""What a fit is given, and what a step of it tells: shared by the loop and both ways to take a step."""
+"""The data of a fit, and the result of one of its steps: shared by the loop and both kinds of step."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from repulse.particles.tasks import Task
 
 
 def identity(batch: Tensor) -> Tensor:
-    """Preparation of features that need none."""
+    """Return features that need no preparation."""
     return batch
 
 
@@ -44,11 +44,11 @@ class FitData:
 
 @dataclass(frozen=True)
 class StepDiagnostics:
-    """What only the record of an epoch needs to know of a step; None where there is no repulsion (sample).
+    """What the record of an epoch needs to know of its last step; None where there is no repulsion (sample).
 
     Attributes:
         ratio: size of the weighted repulsion gradient over that of likelihood and prior.
-        bandwidth: of the kernel, one a set.
+        bandwidth: of the kernel, one per set.
         k: kernel values.
         outputs: on the training batch.
         repulsion_outputs: on the repulsion batch.
@@ -63,7 +63,7 @@ class StepDiagnostics:
 
 @dataclass(frozen=True)
 class StepResult:
-    """A step that was taken: mean negative log-likelihood of the heads, and their total repulsion, if any."""
+    """The mean negative log-likelihood of the heads at a step, and their total repulsion, if any."""
 
     nll: Float[Tensor, ""] | float
     repulsion: Float[Tensor, ""] | float | None

@@ -51,12 +51,12 @@ class _Mix(torch.autograd.Function):
 
 
 def mix(values: Float[Tensor, "n ..."], k: Float[Tensor, "n n"]) -> Float[Tensor, "n ..."]:
-    """`(1/n) sum_j k_ij values_j`: what SVGD does to driving forces."""
+    """Compute `(1/n) sum_j k_ij values_j`, as SVGD does with driving forces."""
     return torch.tensordot(k.to(values.dtype), values, dims=1) / len(k)
 
 
 def mix_driving(x: Float[Tensor, "n ..."], k: Float[Tensor, "n n"]) -> Float[Tensor, "n ..."]:
-    """The same values, whose gradient will be averaged by `mix`."""
+    """Return the same values, whose gradient will be averaged by `mix`."""
     return _Mix.apply(x, k)  # pyright: ignore[reportReturnType]
 
 
@@ -72,7 +72,7 @@ def in_space(outputs: Float[Tensor, "n ... K"], on: str) -> Float[Tensor, "n ...
 
 
 def arrange(x: Float[Tensor, "n ..."], compare: str) -> Tensor:
-    """Particles as rows: `(n, p)` of whole batches, or for pointwise comparison `(R, n, p)`, one set a sample."""
+    """Return particles as rows: `(n, p)` of whole batches, or pointwise one set per sample, `(R, n, p)`."""
     if compare == "jointly":
         return x.flatten(start_dim=1)
     return x.reshape(*x.shape[:2], -1).transpose(0, 1)
@@ -81,7 +81,7 @@ def arrange(x: Float[Tensor, "n ..."], compare: str) -> Tensor:
 def repel(
     x: Float[Tensor, "n ..."], rule: str, kernel: str, bandwidth: str | float, compare: str
 ) -> tuple[Tensor, Pairs]:
-    """`repulsion` on values as they are, with the kernel it was computed from."""
+    """Compute `repulsion` on values as they are, and return it with the kernel it was computed from."""
     rows = arrange(x, compare)
     pairs = evaluate(rows, kernel, bandwidth)
     return _Repulsion.apply(rows, pairs, rule), pairs  # pyright: ignore[reportReturnType]
@@ -96,7 +96,7 @@ def repulsion(
     bandwidth: Bandwidth | float = "median",
     compare: Comparison = "jointly",
 ) -> Float[Tensor, ""]:
-    """Repulsion between n particles, as a loss to add to a training loop of your own.
+    """Compute the repulsion between n particles, as a loss to add to a training loop of your own.
 
     For the kde rule this is `sum_i log sum_j k(x_i, sg x_j)`, where sg stops the gradient. Outputs must come from the
     repulsion samples, not from the training batch, unless you want to repel there.
@@ -132,7 +132,7 @@ def kernel_matrix(
     kernel: Kernel = "rbf",
     bandwidth: Bandwidth | float = "median",
 ) -> Float[Tensor, "n n"]:
-    """Kernel values between n particles, without gradient: how much they feel each other. Arguments as `repulsion`."""
+    """Compute kernel values between n particles, without gradient: how close they are. Arguments as `repulsion`."""
     _check(outputs, on, kernel, bandwidth)
     return evaluate(in_space(outputs, on).flatten(start_dim=1), kernel, bandwidth).k
 
@@ -153,7 +153,7 @@ def _check(outputs: Tensor, on: str, kernel: str, bandwidth: str | float) -> Non
 def gaussian_process_prior(
     outputs: Float[Tensor, "n B K"], features: Float[Tensor, "B d"], std: float = 1.0
 ) -> Float[Tensor, ""]:
-    """Minus the log density (up to a constant) of linear heads' outputs under their own Gaussian-process prior.
+    """Compute minus the log density, up to a constant, of linear heads' outputs under their Gaussian-process prior.
 
     A linear head with weights and biases from N(0, std^2) gives outputs on a batch with features `P` that are Gaussian
     with covariance `C = std^2 (P P^T + 1)`, independently for each class; the loss is `sum_ik f_ik^T C^-1 f_ik / 2`.
@@ -165,7 +165,7 @@ def gaussian_process_prior(
 
 
 def prior_factor(features: Float[Tensor, "B d"], std: float) -> Float[Tensor, "B B"]:
-    """Cholesky factor of the covariance of `gaussian_process_prior`."""
+    """Compute the Cholesky factor of the covariance of `gaussian_process_prior`."""
     covariance = std**2 * (features @ features.T + 1)
     jitter = 1e-3 * covariance.diagonal().mean()
     covariance = covariance + jitter * torch.eye(len(features), dtype=features.dtype, device=features.device)

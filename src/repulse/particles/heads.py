@@ -44,11 +44,11 @@ class Particles(nn.Module):
 
     @abstractmethod
     def forward(self, x: Tensor) -> Tensor:
-        """Outputs of all particles, `(n, B, O)`."""
+        """Compute the outputs of all particles, `(n, B, O)`."""
 
     @abstractmethod
     def vectors(self) -> Tensor:
-        """The parameters of each particle as one row, `(n, p)`, differentiable."""
+        """Return the parameters of each particle as one row, `(n, p)`, differentiable."""
 
     @abstractmethod
     def mix_gradients(self, k: Tensor) -> None:
@@ -56,7 +56,7 @@ class Particles(nn.Module):
 
     @torch.no_grad()
     def predict(self, x: Tensor) -> Prediction:
-        """Predictions with their uncertainty for features `(B, d)` (or, for `Networks`, inputs)."""
+        """Predict with uncertainty from features `(B, d)` (or, for `Networks`, inputs)."""
         with evaluating(self):
             outputs = self(x)
         if not all_finite(outputs):
@@ -67,7 +67,7 @@ class Particles(nn.Module):
         return self.task.predict(outputs)
 
     def score(self, x: Tensor) -> Tensor:
-        """Epistemic uncertainty, `(B,)`: larger means further from what the heads were trained on."""
+        """Compute the epistemic uncertainty, `(B,)`: larger means further from what the heads were trained on."""
         return self.predict(x).epistemic
 
 

@@ -33,17 +33,17 @@ class Epoch:
     epistemic_repulsion: float | None
 
 
-def warn_about(history: Sequence[Epoch], spread: float | None) -> None:
+def warn_about(history: Sequence[Epoch], distance: float | None) -> None:
     """Warn, in words, about a fit that should not be trusted as it is.
 
     Args:
         history: the epochs.
-        spread: mean distance between the heads' parameters, relative to their size; None for a single head.
+        distance: mean distance between the heads' parameters, relative to their size; None for a single head.
     """
     last = history[-1]
-    if spread is not None and spread < 1e-3:
+    if distance is not None and distance < 1e-3:
         _warn(
-            f"the heads have collapsed onto each other (their parameters differ by {spread:.1e} of their size), so "
+            f"the heads have collapsed onto each other (their parameters differ by {distance:.1e} of their size), so "
             "epistemic uncertainty will be near zero everywhere. Use `init='random'`, a larger `strength`, or a larger "
             "`prior_std`."
         )

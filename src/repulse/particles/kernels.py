@@ -27,7 +27,7 @@ class Pairs:
     """A kernel evaluated between all pairs of n particles.
 
     Attributes:
-        x: the particles, one a row.
+        x: the particles, one per row.
         k: kernel values, ones on the diagonal.
         bandwidth: the bandwidth that was used.
         slope: `grad_i k_ij = -slope_ij * (x_i - x_j)`, or of its sign if `signed`.
@@ -46,7 +46,7 @@ class Pairs:
         return self.k.shape[-1]
 
     def gradient(self, weights: Float[Tensor, "*S #n #n"]) -> Float[Tensor, "*S n p"]:
-        """`sum_j w_ij grad_i k_ij` for every i."""
+        """Compute `sum_j w_ij grad_i k_ij` for every i."""
         weighted = weights * self.slope
         if not self.signed:
             # sum_j w_ij (x_i - x_j) as one product; centring first keeps the digits when particles lie close together.
@@ -59,7 +59,7 @@ class Pairs:
 
 
 def mean_off_diagonal(k: Float[Tensor, "*S n n"]) -> Float[Tensor, ""]:
-    """Mean kernel value between different particles; near 0 they do not feel each other, near 1 they coincide."""
+    """Compute the mean kernel value between different particles: near 0 they are far apart, near 1 they coincide."""
     n = k.shape[-1]
     return (k.sum(dim=(-1, -2)).mean() - n) / max(n * (n - 1), 1)
 
@@ -87,12 +87,12 @@ def evaluate(x: Float[Tensor, "*S n p"], kernel: str, bandwidth: str | float) ->
         h = torch.maximum(median / math.log(n + 1), floor)
         noise = rounding_noise(x.dtype) * size if squared else (rounding_noise(x.dtype) * size).sqrt()
         noise = math.sqrt(p) * noise if kernel == "laplace" else noise  # a sum of p rounding errors
-        felt = (median > noise).to(x.dtype)  # coinciding particles: no direction to push in, so no push
+        repels = (median > noise).to(x.dtype)  # coinciding particles: no direction to push in, so no push
     else:
         h = x.new_full(x.shape[:-2], bandwidth * (math.sqrt(p) if kernel == "l2" else p))
-        felt = torch.ones_like(h)
+        repels = torch.ones_like(h)
 
-    wide, felt = h[..., None, None], felt[..., None, None]
+    wide, repels = h[..., None, None], repels[..., None, None]
     if kernel == "imq":
         k = (1 + distance / wide).rsqrt()
         slope = k**3 / wide
@@ -103,7 +103,7 @@ def evaluate(x: Float[Tensor, "*S n p"], kernel: str, bandwidth: str | float) ->
         slope = 2 * slope
     if kernel == "l2":
         slope = torch.where(distance > 0, slope / distance, torch.zeros_like(slope))
-    return Pairs(x, k, h, felt * slope, signed=kernel == "laplace")
+    return Pairs(x, k, h, repels * slope, signed=kernel == "laplace")
 
 
 def rounding_noise(dtype: torch.dtype) -> float:
@@ -120,7 +120,7 @@ def rounding_noise(dtype: torch.dtype) -> float:
 
 
 def _distances(x: Float[Tensor, "*S n p"], norm: float) -> Float[Tensor, "*S n n"]:
-    """By direct differences: the expansion |x|^2 - 2xy + |y|^2 loses all digits when particles are close."""
+    """Compute distances by differences: the expansion |x|^2 - 2xy + |y|^2 loses all digits of close particles."""
     if x.ndim > 2 or len(x) == 1:
         return torch.cdist(x, x, p=norm, compute_mode="donot_use_mm_for_euclid_dist")
     distance = x.new_zeros(len(x), len(x))
@@ -130,7 +130,7 @@ def _distances(x: Float[Tensor, "*S n p"], norm: float) -> Float[Tensor, "*S n n
 
 
 def _median(distance: Float[Tensor, "*S n n"], *, include_diagonal: bool) -> Float[Tensor, "*S"]:
-    """True median (mean of the two middle values) of the pairwise distances; 0 for one particle."""
+    """Compute the true median (mean of the two middle values) of the pairwise distances; 0 for one particle."""
     n = distance.shape[-1]
     if n == 1:
         return distance[..., 0, 0]
@@ -140,7 +140,7 @@ def _median(distance: Float[Tensor, "*S n n"], *, include_diagonal: bool) -> Flo
 
 
 def median_of_pairs(distance: Float[Tensor, "q ..."], n: int, *, include_diagonal: bool) -> Float[Tensor, "..."]:
-    """True median of the distances between n > 1 particles, from those of the n (n - 1) / 2 pairs."""
+    """Compute the true median of the distances between n > 1 particles, from those of the n (n - 1) / 2 pairs."""
     low, high = middle_ranks(n, include_diagonal=include_diagonal)
     if distance.device.type == "cpu":  # numpy sorts many short columns several times faster
         ordered = torch.from_numpy(np.sort(distance.numpy(), axis=0))
@@ -150,7 +150,7 @@ def median_of_pairs(distance: Float[Tensor, "q ..."], n: int, *, include_diagona
 
 
 def middle_ranks(n: int, *, include_diagonal: bool) -> tuple[int, int]:
-    """Ranks among the distances of all pairs of the two whose mean is the median; -1 stands for a zero.
+    """Return the ranks, among the distances of all pairs, of the two whose mean is the median; -1 stands for a zero.
 
     With the diagonal it is the median of n zeros and every pair twice, which puts the value of rank t among all n^2 at
     rank `(t - n) // 2` among the pairs.

@@ -23,7 +23,7 @@ from repulse.particles.tasks import Task
 from repulse.recipe import Recipe
 
 MIN_EPOCHS, MIN_STEPS = 3, 2000
-"""How long a fit takes if the recipe does not say: so many passes over the data, and so many steps, at least."""
+"""Minimum number of passes over the data, and of steps, if the recipe does not say how many."""
 
 
 class DivergedError(Exception):
@@ -72,7 +72,7 @@ def optimise(
 
 
 def _run(particles: Particles, loop: _FitLoop, epochs: int, progress: bool) -> tuple[Epoch, ...]:
-    """All epochs, after each of which the particles are kept if they are good."""
+    """Run all epochs, and keep a copy of the particles after each good one."""
     history: list[Epoch] = []
     good = {name: value.clone() for name, value in particles.state_dict().items()}
     name = f"fitting {loop.heads} heads"
@@ -117,21 +117,21 @@ class _FitLoop:
             self.repulsion_batches = batches(size, recipe.repulsion_batch_size, own, data.x.device)
 
     def run_epoch(self, bar: tqdm[Any]) -> Epoch | None:
-        """One pass over the training data; None if its loss is not finite."""
+        """Run one pass over the training data; return None if its loss is not finite."""
         nll, repulsion = 0.0, 0.0  # tensors, if the steps say tensors: then nothing waits for a device
         for step in range(1, self.steps + 1):
-            taken = self.take_step(measure=step == self.steps)
-            nll = nll + taken.nll
-            repulsion = repulsion + (0.0 if taken.repulsion is None else taken.repulsion)
+            result = self.take_step(measure=step == self.steps)
+            nll = nll + result.nll
+            repulsion = repulsion + (0.0 if result.repulsion is None else result.repulsion)
             bar.update()
         if not math.isfinite(float(nll + repulsion)):
             return None
-        none = taken.repulsion is None  # pyright: ignore[reportPossiblyUnboundVariable]
+        none = result.repulsion is None  # pyright: ignore[reportPossiblyUnboundVariable]
         mean_repulsion = None if none else repulsion / (self.steps * self.heads)
-        return _record(self.data.task, taken.measured, nll / self.steps, mean_repulsion)  # pyright: ignore
+        return _record(self.data.task, result.measured, nll / self.steps, mean_repulsion)  # pyright: ignore
 
     def take_step(self, *, measure: bool) -> StepResult:
-        """One step, at the learning rate and strength that are due."""
+        """Take one step, at the current learning rate and strength."""
         recipe, progress = self.recipe, self.step / self.total
         lr = recipe.lr * 0.5 * (1 + math.cos(math.pi * progress)) if recipe.decay == "cosine" else recipe.lr
         strength = self.strength * ramp(recipe.schedule, progress)
@@ -152,7 +152,7 @@ class AutogradStep:
     def step(
         self, batch: Tensor, repulsion_batch: Tensor | None, lr: float, strength: float, *, measure: bool
     ) -> StepResult:
-        """One step of Adam on the samples with the indices `batch` and the repulsion samples with `repulsion_batch`."""
+        """Take a step of Adam on the samples with indices `batch` and the repulsion samples with `repulsion_batch`."""
         data = self.data
         x, y = data.x[batch], data.y[batch]
         r = None if data.repulsion is None or repulsion_batch is None else data.repulsion[repulsion_batch]
@@ -177,7 +177,7 @@ def compute_forces(
     y: Tensor,
     r: Tensor | None,
 ) -> Forces:
-    """Likelihood and prior on the training batch, repulsion on the repulsion batch, for one step."""
+    """Compute likelihood and prior on the training batch, and repulsion on the repulsion batch, for one step."""
     repulsion_outputs = None if r is None else particles(r)
     repulsion, pairs = None, None
     if particles.count > 1 and recipe.strength != 0 and recipe.space != "none":
@@ -194,7 +194,7 @@ def compute_forces(
         mixing = pairs.k if pairs.k.ndim == 2 else pairs.k.mean(dim=0)
     driven = outputs if mixing is None else mix_driving(outputs, mixing)
     nll = data.task.nll(driven, y)
-    # The exact weight of the prior beside a mean log-likelihood is 1/N.
+    # The exact weight of the prior relative to a mean log-likelihood is 1/N.
     if recipe.prior == "function":
         at, features = (outputs, x) if r is None else (repulsion_outputs, r)
         at = at if mixing is None else mix_driving(at, mixing)  # pyright: ignore[reportArgumentType]
@@ -241,7 +241,7 @@ def _gradient(particles: Particles) -> Tensor:
 
 
 def ramp(schedule: str, t: float) -> float:
-    """Factor of the strength at the fraction `t` of the fit.
+    """Return the factor of the strength at the fraction `t` of the fit.
 
     Examples:
         >>> [ramp("linear", t) for t in (0.0, 0.25, 0.5, 0.75)]
@@ -271,13 +271,13 @@ def _record(task: Task, last: StepDiagnostics, nll: Tensor | float, repulsion: T
 
 
 def _epistemic(task: Task, outputs: Float[Tensor, "n B O"]) -> float:
-    """Mean epistemic uncertainty; of many classes, some samples at a time."""
+    """Compute the mean epistemic uncertainty; with many classes, of a few samples at once."""
     parts = outputs.split(max(MAX_ELEMENTS // outputs[:, 0].numel(), 1), dim=1)
     return float(torch.cat([task.predict(part).epistemic for part in parts]).mean())
 
 
 @torch.no_grad()
 def _finite(particles: Particles) -> bool:
-    """Whether all parameters are: zero times anything else is NaN, and one sum finds it several times faster."""
+    """Check whether all parameters are finite: zero times anything else is NaN, and one sum finds it faster."""
     parts = (part for p in particles.parameters() for part in p.flatten().split(MAX_ELEMENTS))
     return bool(torch.stack([(0 * part).sum() for part in parts]).sum() == 0)

@@ -14,17 +14,17 @@ from repulse._mapped import read_blocks
 from repulse.particles.fit_data import identity
 
 MAX_PRESCALED = 2**26
-"""Numbers that are scaled once, before the fit, and held in memory (268 MB); of more, a pool is."""
+"""Maximum number of elements that are scaled before the fit and held in memory (268 MB); more go through a pool."""
 
 POOL_ELEMENTS, BLOCK_ELEMENTS = 2**25, 2**13
-"""Numbers in a pool (134 MB), and in a block of consecutive rows (32 KB)."""
+"""Number of elements in a pool (134 MB), and in a block of consecutive rows (32 KB)."""
 
 READ_ELEMENTS = 2**19
-"""Numbers read into a pool at a time (about 2 MB); larger parts, freed and taken again, leave holes in the heap."""
+"""Number of elements read into a pool at once (about 2 MB); larger reads would fragment the heap."""
 
 
 def batches(size: int, batch: int, generator: torch.Generator, device: torch.device) -> Iterator[Tensor]:
-    """Indices of random batches for ever: every sample once before any comes again; incomplete batches are dropped."""
+    """Iterate for ever over indices of random batches: each sample once per pass; incomplete batches are dropped."""
     batch = min(batch, size)
     while True:
         order = torch.randperm(size, generator=generator, device="cpu").to(device)
@@ -32,7 +32,7 @@ def batches(size: int, batch: int, generator: torch.Generator, device: torch.dev
 
 
 class Pool:
-    """Rows in memory, prepared, from which batches are drawn: all there are, or some at a time.
+    """Rows in memory, prepared, from which batches are drawn: all there are, or some at once.
 
     Rows that need no preparation are taken as they are. If all others fit, they are prepared once, and batches are
     those of `batches`. If not, blocks of consecutive rows come in random order, as many as the pool holds; batches are
@@ -49,7 +49,7 @@ class Pool:
         x: features, `(N, d)`; any inputs, if they need no preparation.
         y: a target for each.
         prepare: applied to rows of features as they come in.
-        batch: how many rows are drawn at a time.
+        batch: how many rows are drawn at once.
 
     Attributes:
         x: the rows in the pool, overwritten as batches are drawn.
@@ -67,7 +67,7 @@ class Pool:
             self.x, self.y = like.new_empty(room, like.shape[1]), y.new_empty(room)
 
     def batches(self, generator: torch.Generator) -> Iterator[Tensor]:
-        """For ever, rows of `x` and `y` that make a random batch; each is to be used before the next is asked for."""
+        """Iterate for ever over rows of `x` and `y` that make a random batch; use each before requesting the next."""
         size = len(self.whole[0])
         if self.prepare is not identity:
             blocks = -(-size // self.rows)
@@ -79,7 +79,7 @@ class Pool:
         yield from batches(size, self.batch, generator, self.x.device)
 
     def _pass(self, fills: Sequence[Tensor], generator: torch.Generator) -> Iterator[Tensor]:
-        """One epoch: fill, draw all whole batches, keep the rest for the next."""
+        """Run one epoch: fill, draw all whole batches, keep the rest for the next."""
         kept = 0
         for blocks in fills:
             held = self._fill(blocks, kept)
@@ -91,7 +91,7 @@ class Pool:
                 column[:kept] = column[rest]
 
     def _fill(self, blocks: Tensor, held: int) -> int:
-        """Let blocks in after the rows that are held; returns how many rows there are then."""
+        """Read blocks into the pool after the rows that are held; return how many rows there are then."""
         for some in blocks.split(READ_ELEMENTS // BLOCK_ELEMENTS):
             begins = [self.rows * block for block in some.tolist()]
             x, y = (read_blocks(column, begins, self.rows) for column in self.whole)

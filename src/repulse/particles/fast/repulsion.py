@@ -27,7 +27,7 @@ from repulse.particles.rules import DIRECTIONS
 from repulse.recipe import Recipe
 
 CACHED_ELEMENTS = 2**18
-"""Differences between heads that are held at a time: 1 MB, which stays in the cache."""
+"""Maximum number of differences between heads held at once: 1 MB, which stays in the processor's cache."""
 
 
 @dataclass(frozen=True)
@@ -62,9 +62,9 @@ class FunctionSpaceRepulsion:
         """Replace outputs by `strength` times the gradient of the repulsion."""
         if not self.already_in_space:
             to_space(self.outputs, self.on, self.x)
-        pushed = self._by_rule(strength) if self.pairs is None else self.pairs.push(strength)
+        result = self._by_rule(strength) if self.pairs is None else self.pairs.compute(strength)
         pull_back_from_space(self.outputs, self.x, self.on)
-        return pushed
+        return result
 
     def _by_rule(self, strength: float) -> RepulsionResult:
         recipe, x = self.recipe, self.x
@@ -99,27 +99,27 @@ class RbfKdeRepulsion:
         self.arrays = tuple(t.numpy() for t in (self.values, self.values[:-1], self.h, self.k, self.weights))
         self.diagonal = np.einsum("iis->is", self.weights.numpy())
         self.flat = x.numpy().reshape(-1, self.sets)
-        self.told = self.h, self.k.permute(2, 0, 1)  # what each push tells, until the next one
+        self.kernel_views = self.h, self.k.permute(2, 0, 1)  # what each push tells, until the next one
 
-    def push(self, strength: float) -> RepulsionResult:
+    def compute(self, strength: float) -> RepulsionResult:
         """Write `strength` times the gradient of the repulsion."""
         self._square_distances()
         values, distance, h, k, weights = self.arrays
-        felt = self._bandwidth(distance, h)
-        felt *= 2 * strength / self.sets
+        factor = self._bandwidth(distance, h)
+        factor *= 2 * strength / self.sets
         np.divide(distance, -h, out=distance)
         np.exp(distance, out=distance)
         np.take(values, self.where, axis=0, out=k, mode="clip")
         density = np.add.reduce(k, axis=1)
-        np.multiply(k, (felt / density)[:, None], out=weights)
-        self.diagonal -= felt
+        np.multiply(k, (factor / density)[:, None], out=weights)
+        self.diagonal -= factor
         repulsion = float(np.add.reduce(np.log(density), axis=None)) / self.sets
         for part in self.parts:
             part.weigh()
-        return RepulsionResult(repulsion, *self.told)
+        return RepulsionResult(repulsion, *self.kernel_views)
 
     def _bandwidth(self, distance: np.ndarray, out: np.ndarray) -> np.ndarray:
-        """Write bandwidths h; returns 1 / h, or 0 where so many particles coincide that there is nothing to go by."""
+        """Write bandwidths h; return 1 / h, or 0 where the median distance of particles is zero."""
         n, bandwidth, x = len(self.where), self.recipe.bandwidth, self.flat
         if not isinstance(bandwidth, str):
             out[:] = bandwidth * len(x) / n
@@ -132,7 +132,7 @@ class RbfKdeRepulsion:
         return (median > rounding_noise(self.x.dtype) * size / n) / out
 
     def _square_distances(self) -> None:
-        """Squared distances of all pairs by differences: |x|^2 - 2xy + |y|^2 loses all digits of close particles."""
+        """Compute squared distances by differences: |x|^2 - 2xy + |y|^2 loses all digits of close particles."""
         if self.sets == 1:
             np.square(torch.pdist(self.x.flatten(start_dim=1)).numpy(), out=self.arrays[1][:, 0])
             return
@@ -141,7 +141,7 @@ class RbfKdeRepulsion:
 
 
 class ClassGroup:
-    """Some classes of all heads, with room for what is computed of them at a time."""
+    """Some classes of all heads, with memory for what is computed of them at once."""
 
     def __init__(
         self,
@@ -149,15 +149,15 @@ class ClassGroup:
         gradient: Float[Tensor, "n k R"],
         weights: Float[Tensor, "n n S"],
         distance: Float[Tensor, "q S"],
-        room: Float[Tensor, " room"],
+        memory: Float[Tensor, " room"],
     ) -> None:
         self.x, self.gradient, self.joint = x, gradient, weights[..., 0]
-        self.centre, self.centred = torch.empty_like(x[0]), room[: x.numel()].view(x.shape)
+        self.centre, self.centred = torch.empty_like(x[0]), memory[: x.numel()].view(x.shape)
         self.rows = self.centred.flatten(start_dim=1)
-        self.product = room[x.numel() : x.numel() + gradient.numel()].view(gradient.shape)
+        self.product = memory[x.numel() : x.numel() + gradient.numel()].view(gradient.shape)
         self.product_rows = self.product.flatten(start_dim=1)
         self.columns = list(zip(weights.unsqueeze(2).unbind(1), self.centred.unbind(0), strict=True))
-        self.blocks = list(_blocks(x, distance, room)) if weights.shape[2] > 1 else []
+        self.blocks = list(_blocks(x, distance, memory)) if weights.shape[2] > 1 else []
 
     def square_distances(self, *, add: bool) -> None:
         """Write, or add, the part of these classes to the squared distances of all pairs, in every set."""
@@ -170,7 +170,7 @@ class ClassGroup:
                 torch.sum(differences.square_(), dim=1, out=distance)
 
     def weigh(self) -> None:
-        """`sum_j weights_ij x_j`; rows of the weights sum to zero, and centring keeps the digits of close particles."""
+        """Compute `sum_j weights_ij x_j`; rows of weights sum to zero, and centring keeps digits of close particles."""
         torch.sum(self.x, 0, out=self.centre)
         torch.sub(self.x, self.centre, alpha=1 / len(self.x), out=self.centred)
         if not self.blocks:
@@ -188,25 +188,25 @@ def _parts(
     weights: Float[Tensor, "n n S"],
     distance: Float[Tensor, "q S"],
 ) -> list[ClassGroup]:
-    """All classes, some at a time if there are many."""
+    """Split all classes into groups, several if there are many."""
     n, classes, samples = x.shape
     some = min(max(CACHED_ELEMENTS // (n * samples), 1), classes)
     differences = min(len(distance) * some * samples, max(CACHED_ELEMENTS, (n - 1) * some * samples))
-    room = x.new_empty(max(differences, (n + len(gradient)) * some * samples))
+    memory = x.new_empty(max(differences, (n + len(gradient)) * some * samples))
     pieces = zip(x.split(some, dim=1), gradient.split(some, dim=1), strict=True)
-    return [ClassGroup(*piece, weights, distance, room) for piece in pieces]
+    return [ClassGroup(*piece, weights, distance, memory) for piece in pieces]
 
 
 PairBlock = tuple[list[tuple[Tensor, Tensor, Tensor]], Tensor, Tensor]
 
 
 def _blocks(
-    x: Float[Tensor, "n k R"], distance: Float[Tensor, "q R"], room: Float[Tensor, " room"]
+    x: Float[Tensor, "n k R"], distance: Float[Tensor, "q R"], memory: Float[Tensor, " room"]
 ) -> Iterator[PairBlock]:
-    """All pairs, some at a time: what to subtract from what into where, all of it, and its distances."""
+    """Iterate over blocks of pairs: what to subtract from what into where, all of it, and its distances."""
     n, size = len(x), x[0].numel()
     most = max(CACHED_ELEMENTS // size, n - 1)
-    buffer = room[: min(len(distance), most) * size].view(-1, *x.shape[1:])
+    buffer = memory[: min(len(distance), most) * size].view(-1, *x.shape[1:])
     pairs, held, begun = [], 0, 0
     for first in range(n - 1):
         rest = n - 1 - first

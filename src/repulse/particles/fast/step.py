@@ -25,7 +25,7 @@ from repulse.particles.rules import DIRECTIONS
 from repulse.recipe import Recipe
 
 GROUP_ELEMENTS = 2**21
-"""Weights that are taken back and updated at a time: 8 MB, so that Adam finds their gradient in the cache."""
+"""Number of weights updated at once: 8 MB, so that Adam finds their gradient in the processor's cache."""
 
 WeightsAndBiases = tuple[Tensor, Tensor]
 """Something about all weights, `(n O, d)`, and the same about all biases, `(n O)`."""
@@ -45,7 +45,7 @@ def has_closed_form(particles: Particles) -> bool:
 
 @dataclass(frozen=True)
 class HeadGroup:
-    """Some heads, as rows of what there is of all of them, for the way back and Adam."""
+    """Some heads, as rows of the tensors of all heads, for the backward product and Adam."""
 
     rows: slice
     forces: Float[Tensor, "g S"]
@@ -72,10 +72,10 @@ class ClosedFormStep:
         repels = n > 1 and recipe.strength != 0 and recipe.space != "none"
         self.repels_parameters = repels and recipe.space == "parameters"
         self.mixes = repels and recipe.rule == "svgd"
-        self.decay = 1 / (recipe.prior_std**2 * data.size)  # the exact weight beside a mean log-likelihood is 1/N
-        pushes = repels and recipe.space == "function"
+        self.decay = 1 / (recipe.prior_std**2 * data.size)  # 1/N is exact relative to a mean log-likelihood
+        repels_functions = repels and recipe.space == "function"
         away = 0
-        if data.repulsion is not None and (pushes or recipe.prior == "function"):
+        if data.repulsion is not None and (repels_functions or recipe.prior == "function"):
             away = min(recipe.repulsion_batch_size, len(data.repulsion))
 
         weight, bias = heads.weight.detach(), heads.bias.detach()
@@ -89,12 +89,14 @@ class ClosedFormStep:
         # Outputs that are not compared (variances) are not repelled, and so the forces on them must be zero.
         self.compared, self.not_compared = self.far.tensor_split([data.task.compared_outputs], dim=1)
         on = data.task.comparison_space(recipe.on)
-        shared = pushes and on == "probabilities"
-        self.push = FunctionSpaceRepulsion(self.compared, recipe, on, already_in_space=shared) if pushes else None
-        probabilities = self.push.x if shared and self.push else None
+        shared = repels_functions and on == "probabilities"
+        self.function_repulsion = (
+            FunctionSpaceRepulsion(self.compared, recipe, on, already_in_space=shared) if repels_functions else None
+        )
+        probabilities = self.function_repulsion.x if shared and self.function_repulsion else None
         self.likelihood = data.task.in_place_likelihood(stacked, self.batch, probabilities)
         self.y = data.y.detach().numpy()
-        self.x_back = self.x if pushes else self.x_near
+        self.x_back = self.x if repels_functions else self.x_near
         self.groups = self._groups()
         self.count = weight.new_zeros((), dtype=torch.float32)
         self.counted = self.count.numpy()
@@ -114,7 +116,7 @@ class ClosedFormStep:
 
     @np.errstate(all="ignore")  # a fit that diverges is noticed by its loss
     def step(self, batch: Tensor, away: Tensor | None, lr: float, strength: float, *, measure: bool) -> StepResult:
-        """One step of Adam on the samples with the indices `batch` and the repulsion samples with `away`."""
+        """Take a step of Adam on the samples with the indices `batch` and the repulsion samples with `away`."""
         data = self.data
         self._gather(data.x, batch, self.x_near)
         if data.repulsion is not None and away is not None and len(self.x_far):
@@ -124,17 +126,17 @@ class ClosedFormStep:
 
         driving = self._function_prior() if self.recipe.prior == "function" else None
         nll = self.likelihood(self.y.take(batch.numpy()))
-        pushed, repulsive = self._repel(strength)
-        if self.mixes and pushed is not None:
-            driving = self._mix(pushed.k.mean(dim=0) if pushed.k.ndim == 3 else pushed.k, driving)
+        result, repulsive = self._repel(strength)
+        if self.mixes and result is not None:
+            driving = self._mix(result.k.mean(dim=0) if result.k.ndim == 3 else result.k, driving)
         decay = 0.0 if driving is not None else self.decay
-        ratio = self._ratio(driving, repulsive, decay) if measure and pushed is not None else None
+        ratio = self._ratio(driving, repulsive, decay) if measure and result is not None else None
         self._descend([pair for pair in (driving, repulsive) if pair is not None], lr, decay)
 
-        repulsion = None if pushed is None else pushed.repulsion
+        repulsion = None if result is None else result.repulsion
         if outputs is None:
             return StepResult(nll, repulsion, None)
-        bandwidth, k = (None, None) if pushed is None else (pushed.bandwidth, pushed.k)
+        bandwidth, k = (None, None) if result is None else (result.bandwidth, result.k)
         return StepResult(nll, repulsion, StepDiagnostics(ratio, bandwidth, k, *outputs))
 
     def _forward(self) -> None:
@@ -149,7 +151,7 @@ class ClosedFormStep:
 
     @torch.no_grad()
     def _copies(self, away: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        """Outputs `(n, B, O)` on both batches, before they are overwritten."""
+        """Copy the outputs `(n, B, O)` on both batches, before they are overwritten."""
         near, far = (part.transpose(1, 2).clone() for part in (self.near, self.far))
         if away is None or self.data.repulsion is None:
             return near, None
@@ -158,11 +160,11 @@ class ClosedFormStep:
         return near, far
 
     def _repel(self, strength: float) -> tuple[RepulsionResult | None, WeightsAndBiases | None]:
-        """Forces on the repulsion batch in place of its outputs, or forces on the parameters."""
-        if self.push is not None:
-            pushed = self.push(strength)
+        """Write forces on the repulsion batch in place of its outputs, or return forces on the parameters."""
+        if self.function_repulsion is not None:
+            result = self.function_repulsion(strength)
             self.not_compared.zero_()
-            return pushed, None
+            return result, None
         if not self.repels_parameters:
             return None, None
         recipe, (weight, bias) = self.recipe, self.theta
@@ -173,7 +175,7 @@ class ClosedFormStep:
         return RepulsionResult(float(pairs.k.sum(dim=-1).log().sum()), pairs.bandwidth, pairs.k), forces
 
     def _function_prior(self) -> WeightsAndBiases:
-        """Gradient of the Gaussian-process prior, at the repulsion batch if there is one."""
+        """Compute the gradient of the Gaussian-process prior, at the repulsion batch if there is one."""
         away = len(self.x_far)
         x, outputs = (self.x_far, self.outputs[:, self.batch :]) if away else (self.x, self.outputs)
         solved = torch.cholesky_solve(outputs.T, prior_factor(x, self.recipe.prior_std)) / self.data.size
@@ -221,7 +223,7 @@ class ClosedFormStep:
         )
 
     def _ratio(self, driving: WeightsAndBiases | None, repulsive: WeightsAndBiases | None, decay: float) -> float:
-        """Size of the repulsive part of the gradient relative to the driving part."""
+        """Compute the size of the repulsive part of the gradient relative to the driving part."""
         squares = [0.0, 0.0]
         x, x_away = self.x_back.tensor_split([self.batch])
         for group in self.groups:
