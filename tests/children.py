@@ -97,6 +97,7 @@ def computed(rows: int = ROWS, **settings: Any) -> tuple[Features, int]:
     model, data = network(), batches(rows)
     backbone = split(model, data[0][0])
     passes = counting(model)
+    settings = {"samples": rows * BATCHES, **settings}  # one pass per batch
     return compute_features(backbone, data, SOURCE, progress=False, **settings), len(passes)
 
 
@@ -218,7 +219,7 @@ def augment(
         warnings.simplefilter("always")
         try:
             found = compute_features(
-                backbone, data, SOURCE, augmentations=passes, seed=seed, cache=folder, progress=False
+                backbone, data, SOURCE, samples=40, augmentations=passes, seed=seed, cache=folder, progress=False
             )
             said["features"], said["targets"] = found.train.tolist(), found.targets.tolist()
             said["digest"] = digest_of(found.train, found.targets, found.repulsion)

@@ -29,7 +29,7 @@ from repulse.repulsion import Noise, Source, UniformBox
 ALL = 1 + 2 * BATCHES
 """Passes of a whole build: the first batch to see what there is, then each batch and the samples drawn from it."""
 
-QUICK = Recipe(epochs=2, heads=4, lr=1e-2)
+QUICK = Recipe(epochs=2, heads=4, lr=1e-2, repulsion_samples=ROWS * BATCHES)
 
 
 @pytest.fixture(scope="module")
@@ -100,6 +100,7 @@ def is_complete(folder: Path, part: str = "train") -> bool:
 def features_of(model: nn.Module, data: Iterable[Any], repulsion: Any = None, **settings: Any) -> Features:
     first = next(iter(data))
     inputs = {k: v for k, v in first.items() if k != "labels"} if isinstance(first, dict) else first[0]
+    settings = {"samples": ROWS * BATCHES, **settings}
     return compute_features(split(model, inputs), data, repulsion, progress=False, **settings)
 
 
@@ -154,7 +155,7 @@ def test_another_source_of_repulsion_leaves_the_training_features_alone(copy):
     model, data = network(), batches()
     backbone, passes = split(model, data[0][0]), counting(model)
     with pytest.warns(CacheWarning, match=r"cache/repulsion are computed anew: the data, or how it is drawn"):
-        features = compute_features(backbone, data, Noise(), cache=copy, progress=False)
+        features = compute_features(backbone, data, Noise(), samples=ROWS * BATCHES, cache=copy, progress=False)
     assert len(passes) == 1 + BATCHES
     assert same(features, features_of(model, data, Noise()))
     after = files(copy)
@@ -547,7 +548,7 @@ def test_an_incomplete_build_goes_on_only_to_the_first_batch_that_changed(copy):
     model = network()
     backbone, passes = split(model, data[0][0]), counting(model)
     with pytest.warns(CacheWarning) as said:
-        features = compute_features(backbone, data, SOURCE, cache=copy, progress=False)
+        features = compute_features(backbone, data, SOURCE, samples=ROWS * BATCHES, cache=copy, progress=False)
     assert [str(warning.message).split(": ")[1] for warning in said] == ["its batch 3 is of other data."] * 2
     assert len(passes) == 1 + 2 * (BATCHES - 3)
     assert same(features, features_of(model, data, SOURCE))

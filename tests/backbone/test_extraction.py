@@ -23,7 +23,7 @@ from repulse.backbone.batches import mark_of
 from repulse.backbone.reading import ahead, in_background, pinned, steady
 from repulse.prediction import ClassPrediction
 
-QUICK = Recipe(epochs=1, heads=3)
+QUICK = Recipe(epochs=1, heads=3, repulsion_samples=64)
 
 
 def images(batches: int, size: int = 6, side: int = 8) -> list[tuple[Tensor, Tensor]]:
