@@ -53,7 +53,8 @@ test: $(VENV)/.dev
 
 figures: $(VENV)/.dev
 	$(BIN)/python examples/toy.py --out docs/images/toy.png
-	$(BIN)/python examples/gallery.py --out docs/images/repulsion-sources.png
+	$(BIN)/python examples/gallery.py --out docs/images/repulsion-sources.png \
+		--others docs/images/repulsion-sources-others.png
 	$(BIN)/python examples/corruptions_gallery.py --out docs/images/corruptions.png
 	$(BIN)/repulse demo --out demo --map docs/images/digits-map.png
 

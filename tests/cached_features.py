@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from children import BATCHES
+from children import BATCHES, ROWS
 from repulse import Recipe
 from repulse.backbone import split
 from repulse.backbone.features import Features, compute_features
@@ -18,7 +18,7 @@ from repulse.backbone.features import Features, compute_features
 ALL = 1 + 2 * BATCHES
 """Passes of a whole build: the first batch to see what there is, then each batch and the samples drawn from it."""
 
-QUICK = Recipe(epochs=2, heads=4, lr=1e-2)
+QUICK = Recipe(epochs=2, heads=4, lr=1e-2, repulsion_samples=ROWS * BATCHES)
 
 
 def same(a: Features, b: Features) -> bool:
@@ -56,6 +56,7 @@ def is_complete(folder: Path, part: str = "train") -> bool:
 def features_of(model: nn.Module, data: Iterable[Any], repulsion: Any = None, **settings: Any) -> Features:
     first = next(iter(data))
     inputs = {k: v for k, v in first.items() if k != "labels"} if isinstance(first, dict) else first[0]
+    settings = {"samples": ROWS * BATCHES, **settings}
     return compute_features(split(model, inputs), data, repulsion, progress=False, **settings)
 
 

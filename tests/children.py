@@ -97,6 +97,7 @@ def computed(rows: int = ROWS, **settings: Any) -> tuple[Features, int]:
     model, data = network(), batches(rows)
     backbone = split(model, data[0][0])
     passes = counting(model)
+    settings = {"samples": rows * BATCHES, **settings}  # one pass per batch
     return compute_features(backbone, data, SOURCE, progress=False, **settings), len(passes)
 
 
@@ -217,9 +218,8 @@ def augment(
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
         try:
-            found = compute_features(
-                backbone, data, SOURCE, augmentations=passes, seed=seed, cache=folder, progress=False
-            )
+            settings = {"samples": 24 * passes, "augmentations": passes, "seed": seed, "cache": folder}
+            found = compute_features(backbone, data, SOURCE, progress=False, **settings)
             said["features"], said["targets"] = found.train.tolist(), found.targets.tolist()
             said["digest"] = digest_of(found.train, found.targets, found.repulsion)
         except EOFError:

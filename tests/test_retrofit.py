@@ -161,7 +161,7 @@ def test_a_source_that_the_model_cannot_take_is_refused_before_features_are_comp
         def sample(self, batch, generator):
             return batch.new_ones(batch.shape, dtype=torch.int64)
 
-    with pytest.raises(repulse.RepulsionError, match="samples of Wide.* to be inputs the model can take"):
+    with pytest.raises(repulse.RepulsionError, match=r"samples of Wide.* to be inputs the model can take"):
         retrofit(network, loader, repulsion=Wide(), recipe=QUICK, progress=False)
 
 

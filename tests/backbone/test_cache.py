@@ -59,7 +59,7 @@ def test_another_source_of_repulsion_leaves_the_training_features_alone(copy):
     model, data = network(), batches()
     backbone, passes = split(model, data[0][0]), counting(model)
     with pytest.warns(CacheWarning, match=r"cache/repulsion are recomputed: the data, or how it is drawn"):
-        features = compute_features(backbone, data, Noise(), cache=copy, progress=False)
+        features = compute_features(backbone, data, Noise(), samples=ROWS * BATCHES, cache=copy, progress=False)
     assert len(passes) == 1 + BATCHES
     assert same(features, features_of(model, data, Noise()))
     after = files(copy)
@@ -265,7 +265,7 @@ def test_an_incomplete_build_goes_on_only_to_the_first_batch_that_changed(copy):
     model = network()
     backbone, passes = split(model, data[0][0]), counting(model)
     with pytest.warns(CacheWarning) as said:
-        features = compute_features(backbone, data, SOURCE, cache=copy, progress=False)
+        features = compute_features(backbone, data, SOURCE, samples=ROWS * BATCHES, cache=copy, progress=False)
     assert [str(warning.message).split(": ")[1] for warning in said] == ["its batch 3 is of other data."] * 2
     assert len(passes) == 1 + 2 * (BATCHES - 3)
     assert same(features, features_of(model, data, SOURCE))

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from repulse import DataError, Heads, Recipe, RepulseError, fit_heads, load, retrofit
 from repulse.backbone import Features, compute_features, split
 from repulse.particles.tasks import Classification
-from repulse.repulsion import SyntheticImages, UniformBox
+from repulse.repulsion import Mixture, Shell, SyntheticImages, UniformBox
 
 QUICK = Recipe(epochs=2, heads=4, repulsion_samples=20)
 PAGE = Path(__file__).parents[2] / "docs" / "scale.md"
@@ -50,7 +50,18 @@ def convolutions() -> nn.Module:
 
 def flat(source: Any = None, data: Any = None, **settings: Any) -> Features:
     data = batches(4) if data is None else data
+    settings = {"samples": 80, **settings}  # more than there are rows
     return compute_features(split(perceptron(), batches(4)[0][0]), data, source, progress=False, **settings)
+
+
+class Unsized:
+    """Batches that do not know how many they are."""
+
+    def __init__(self, data: list[Any]) -> None:
+        self.data = data
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.data)
 
 
 class Interrupted(list):
@@ -78,7 +89,7 @@ def taken_up(folder: Path) -> Features:
 def images() -> Features:
     data = batches(3, 12, 12)
     backbone = split(convolutions(), data[0][0], layers="auto")
-    return compute_features(backbone, data, SyntheticImages(), progress=False)
+    return compute_features(backbone, data, SyntheticImages(), samples=80, progress=False)
 
 
 def retrofitted() -> Tensor:
@@ -114,6 +125,8 @@ CASES: dict[str, Callable[[Path], Any]] = {
     "nowhere": lambda folder: flat(),
     "a source": lambda folder: flat(UniformBox(-1, 1)),
     "few samples of a source": lambda folder: flat(UniformBox(-1, 1), samples=9),
+    "a source in feature space": lambda folder: flat(Mixture([UniformBox(-1, 1), Shell()]), samples=50),
+    "a source and data of unknown length": lambda folder: flat(UniformBox(-1, 1), Unsized(batches(4))),
     "a loader": lambda folder: flat(ELSEWHERE),
     "few samples of a loader": lambda folder: flat(ELSEWHERE, samples=6),
     "ready features": lambda folder: flat(torch.ones(6, 8)),

@@ -23,7 +23,7 @@ from repulse.backbone.fingerprint import fast_digest_of
 from repulse.backbone.reading import fixed_random_state, in_background, pinned, read_ahead
 from repulse.prediction import ClassPrediction
 
-QUICK = Recipe(epochs=1, heads=3)
+QUICK = Recipe(epochs=1, heads=3, repulsion_samples=64)
 
 
 def images(batches: int, size: int = 6, side: int = 8) -> list[tuple[Tensor, Tensor]]:

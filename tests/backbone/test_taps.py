@@ -24,7 +24,7 @@ from torchvision_operators import define_missing
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # transformers is imported later, inside the tests
 pytestmark = pytest.mark.filterwarnings("ignore::repulse.FitWarning")
-QUICK = Recipe(epochs=1, heads=3)
+QUICK = Recipe(epochs=1, heads=3, repulsion_samples=64)
 
 
 def normal(*shape, seed=0):
