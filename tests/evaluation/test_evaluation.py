@@ -102,7 +102,7 @@ def test_human_labels_are_compared_with_aleatoric_uncertainty():
     found = evaluate(Toy(), (X, Y), human=p.probs, **QUIET).id["human_correlation"]
     assert found == pytest.approx(metrics.human_correlation(p.aleatoric, p.probs))
     assert math.isnan(evaluate(Toy(), (X, Y), human=torch.ones(300, 3), **QUIET).id["human_correlation"])
-    with pytest.raises(DataError, match="Expected `human` to be 300 rows, one a sample inside, but got 299"):
+    with pytest.raises(DataError, match="Expected `human` to be 300 rows, one per in-distribution sample, but got 299"):
         evaluate(Toy(), (X, Y), human=p.probs[1:], **QUIET)
 
 
@@ -280,9 +280,9 @@ def test_tables_compare_and_mark_oracles(result):
     assert inside.cell(1, len(inside.columns) - 1) == "–"  # no human labels there
     assert ORACLE in auroc.markdown().split("\n\n")[1]
     assert ORACLE in auroc.html()
-    with pytest.raises(DataError, match="Expected `evaluations` to be at least one a method, but got none of 'x'"):
+    with pytest.raises(DataError, match="Expected `evaluations` to be at least one per method, but got none of 'x'"):
         compare({"x": []})
-    with pytest.raises(DataError, match="Expected `evaluations` to be at least one a method, but got none"):
+    with pytest.raises(DataError, match="Expected `evaluations` to be at least one per method, but got none"):
         compare({})
 
 

@@ -59,7 +59,7 @@ def test_the_best_is_marked_unless_all_are_equal(table):
 
 @pytest.mark.parametrize("seeds", [[[1.0]], [[1.0, 2.0, 3.0], [1.0, 2.0, 3.0, 4.0]]])
 def test_rows_of_another_length_are_refused(table, seeds):
-    with pytest.raises(DataError, match=r"Expected row 'x' to be 3 values a seed, but got [14]\."):
+    with pytest.raises(DataError, match=r"Expected row 'x' to be 3 values per seed, but got [14]\."):
         table.add("x", seeds)
     assert len(table.rows) == 3
 

@@ -79,7 +79,7 @@ def _predict_and_score(method: Predictor, inputs: Any, label: str) -> tuple[Pred
     prediction, scores = method.predict_and_score(inputs)
     if not isinstance(prediction, ClassPrediction | RegressionPrediction) or len(prediction) != size:
         got = f"{len(prediction)}" if isinstance(prediction, Prediction) else type(prediction).__name__
-        raise DataError(expected(f"the predictions for a batch of {label!r}", f"{size}, one a sample", got))
+        raise DataError(expected(f"the predictions for a batch of {label!r}", f"{size}, one per sample", got))
     if not isinstance(scores, Tensor) or scores.shape != (size,):
         got = f"shape {tuple(scores.shape)}" if isinstance(scores, Tensor) else type(scores).__name__
         raise DataError(expected(f"the scores of a batch of {label!r}", f"of shape ({size},)", got))
