@@ -97,7 +97,7 @@ def code_of(method: str) -> tuple[str, ...]:
     own = sys.modules[METHODS[method].__module__]
     others = {getattr(thing, "__module__", None) for thing in vars(own).values()}
     others = {name for name in others if name and name.startswith("repulse.baselines.")}
-    return (own.__name__, *sorted(others - {own.__name__, "repulse.baselines.contract"}))
+    return (own.__name__, *sorted(others - {own.__name__, "repulse.baselines.contract", "repulse.baselines.registry"}))
 
 
 @dataclass
