@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from repulse import Recipe, baselines
+from repulse import Recipe
 from repulse._files import write_whole
 from repulse.evaluation.table import Table
 from repulse.prediction import ClassPrediction, RegressionPrediction
+from repulse.recipe import NAMED
 from repulse_lab.data.text import ENCODER
 from repulse_lab.jobs.job import Job, Place, execute, result
 from repulse_lab.paper import regression, text, toy
@@ -83,12 +84,6 @@ def test_text_without_its_encoder_is_missing(folder, monkeypatch):
     plan = planned("text", "cpu", folder)
     assert not plan.cells
     assert "pip install 'repulse[text]'" in plan.missing[0]
-
-
-def test_seeded_methods_of_text_are_those_that_say_so():
-    layer = text.LastLayer(torch.randn(3, 4), torch.zeros(3))
-    start = text.Start(layer, torch.randn(5, 4))
-    assert {m for m, _, _ in text.ROWS if text.build(m, start).seeded} == set(text.SEEDED)
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
@@ -215,8 +210,7 @@ def encoded(place) -> Place:
 
 @pytest.mark.filterwarnings("ignore::repulse.FitWarning")
 def test_text_cells_judge_methods_on_features_that_are_kept(encoded, monkeypatch):
-    brief = baselines._heads(Recipe(epochs=100, lr=0.02))
-    monkeypatch.setitem(baselines.METHODS, "repulse", brief)
+    monkeypatch.setitem(NAMED, "repulse", Recipe(epochs=100, lr=0.02))
     outcomes = []
     for method, repulsion, layers in text.ROWS:
         if method in ("MAP", "KNN", "discriminator", "repulse"):

@@ -139,8 +139,8 @@ def assume_noise(
     if own < wanted / 2:
         warnings.warn(
             f"The network's error on its training rows is {math.sqrt(own):.3g}, but a regression that has not seen "
-            f"them leaves {math.sqrt(wanted):.3g}: the network knows its training rows by heart, and they cannot show how "
-            "much noise there is. The larger number was assumed. Pass `validation=`, rows that the network was not "
+            f"them leaves {math.sqrt(wanted):.3g}: the network knows its training rows by heart, and they cannot show "
+            "how much noise there is. The larger number was assumed. Pass `validation=`, rows that the network was not "
             "trained on, to measure it.",
             FitWarning,
             stacklevel=4,

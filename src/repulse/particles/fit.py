@@ -26,12 +26,12 @@ from repulse.particles.heads import Heads, Networks, Particles
 from repulse.particles.history import warn_about
 from repulse.particles.loop import DivergedError, optimise
 from repulse.particles.pool import MAX_PRESCALED
-from repulse.particles.scaling import Scaling
+from repulse.particles.scaling import TAP_SCALE, Scaling
 from repulse.particles.tasks import KINDS, Regression, Task
 from repulse.particles.view import View
 from repulse.recipe import Recipe, check_recipe
 
-TAP_SCALES = (0.2, 1.0)
+TAP_SCALES = (TAP_SCALE, 1.0)
 """Spreads of whitened features that are tried; the first stays unless beaten."""
 
 MAX_HELD_OUT = 5000
@@ -75,11 +75,11 @@ def fit_heads(
             is the plain last-layer ensemble (LL-E).
         recipe: how to fit; `Recipe()` if not given.
         classes: number of classes, if `targets` may not show all of them.
-        start: weight `(K, d)` and bias `(K,)` of the network's own last layer: the centre that heads are put around, and
-            where they start with `init="pretrained"`. It sees the first d features.
+        start: weight `(K, d)` and bias `(K,)` of the network's own last layer: the centre that heads are put around,
+            and where they start with `init="pretrained"`. It sees the first d features.
         taps: how many of the last columns of the features are taps, which are scaled one by one and kept small.
-        validation: features and targets that neither the network nor the heads are fitted to. They decide how much of the
-            prediction is the network's, at which temperature, and how much noise a regression has.
+        validation: features and targets that neither the network nor the heads are fitted to. They decide how much of
+            the prediction is the network's, at which temperature, and how much noise a regression has.
         inputs: `(N, e)`, raw inputs of the training rows of a regression, from which its noise is estimated where there
             is no validation data.
         progress: show a progress bar when it takes more than two seconds.
@@ -106,7 +106,7 @@ def fit_heads(
     fit = _Fit(features, targets, repulsion_features, recipe, task, taps, start, progress)
     held_out = None if validation is None else _check_validation(validation, features, task, recipe)
     if recipe.centre == "heads" or not (recipe.whiten and recipe.distances):
-        return fit.run(0.2 if isinstance(recipe.tap_scale, str) else recipe.tap_scale)[0]
+        return fit.run(TAP_SCALE if isinstance(recipe.tap_scale, str) else recipe.tap_scale)[0]
     network = None if start is None else check_last_layer(start, task, features.shape[1] - taps)
     if isinstance(task, Regression):
         return _fit_numbers(fit, network, held_out, inputs)
@@ -194,7 +194,8 @@ def _fit_numbers(
         fit, held_out = _hold_out(fit)
     recipe = fit.recipe.replace(noise=assumed.noise)
     heads, view = dataclasses.replace(fit, recipe=recipe, task=Regression(assumed.noise)).run(scale)
-    assert view.distances is not None and held_out is not None
+    assert view.distances is not None
+    assert held_out is not None
     release = release_of(view.distances, fit.features, fit.taps, validation)
     return centre_numbers(heads, view, release, network, assumed, held_out)
 

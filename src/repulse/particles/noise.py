@@ -5,8 +5,8 @@ the heads at a release `s(x)`, and its median `e_m` on those rows, the variance 
 
     V(x) = tau^2 ((1 - rho) + rho e(x) / e_m)
 
-where `tau^2 (1 - rho)` is aleatoric and `rho` the epistemic share at a typical row: neither part can vanish. The density
-is `mean_k N(mean, V m_k)`, with `m_k` equally likely quantiles, scaled to mean one, of the inverse gamma distribution
+where `tau^2 (1 - rho)` is aleatoric and `rho` the epistemic share at a typical row: neither part can vanish. The
+density is `mean_k N(mean, V m_k)`, with `m_k` equally likely quantiles, scaled to mean one, of the inverse gamma distribution
 whose mixture of Gaussians is Student's t with `nu` degrees of freedom.
 """
 
@@ -109,8 +109,8 @@ def choose_noise(
 def tail_factors(tail: float) -> Float[Tensor, " m"]:
     """Return equally likely factors on the variance, of mean one, that make Gaussians a Student's t.
 
-    Quantiles `(k - 1/2) / m` of the inverse gamma distribution of shape `nu / 2`, found by bisection of its distribution
-    function `Q(nu / 2, 1 / x)`.
+    Quantiles `(k - 1/2) / m` of the inverse gamma distribution of shape `nu / 2`, found by bisection of its
+    distribution function `Q(nu / 2, 1 / x)`.
 
     Examples:
         >>> tail_factors(GAUSSIAN)
@@ -136,8 +136,8 @@ def leave_one_out(
 ) -> tuple[Float[Tensor, " M"], float]:
     """Return residuals that a regression which has not seen a row leaves there, and the variance of the noise it finds.
 
-    Kernel ridge regression on standardised inputs, with the kernel `exp(-d^2 / (2 c median d^2)) + 0.1 x.x' / D + 1`; `c`
-    and the ridge are chosen by the leave-one-out error. A network that knows its training rows by heart leaves no
+    Kernel ridge regression on standardised inputs, with the kernel `exp(-d^2 / (2 c median d^2)) + 0.1 x.x' / D + 1`;
+    `c` and the ridge are chosen by the leave-one-out error. A network that knows its training rows by heart leaves no
     residuals there, and nor does anything that is fitted on its features; this knows the inputs alone.
 
     Args:

@@ -19,6 +19,9 @@ from torch import Tensor
 
 from repulse.particles.whitening import Moments, Whitening, within
 
+TAP_SCALE = 0.2
+"""Spread of taps, or of whitened features, relative to penultimate features of unit size, if nothing else is chosen."""
+
 
 @dataclass(frozen=True, eq=False)
 class Scaling:

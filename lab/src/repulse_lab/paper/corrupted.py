@@ -18,9 +18,8 @@ from torch import Tensor
 from repulse import metrics
 from repulse._files import write_whole
 from repulse.backbone import split
-from repulse.particles.scaling import Scaling
+from repulse.particles.scaling import TAP_SCALE, Scaling
 from repulse.prediction import ClassPrediction, Prediction
-from repulse.recipe import Recipe
 from repulse_lab.data import load
 from repulse_lab.data.corruptions import KINDS, SEVERITIES, corrupt
 from repulse_lab.jobs.job import Job, Place, Result, work
@@ -127,7 +126,7 @@ def _changes(about: Mapping[str, Any], trial: Trial, place: Place) -> list[Calla
     """For each network, from its features to those that the method sees."""
     if about.get("layers") == "auto":
         bench = bench_for(about["collection"], about["network"], about["network_seed"], place)
-        return [Scaling.of(bench.features(bench.images.train), trial.view.taps, Recipe().tap_scale)]
+        return [Scaling.of(bench.features(bench.images.train), trial.view.taps, TAP_SCALE)]
     method = trial.method
     several = [layer.weight.shape[1] for layer in method.layers] if isinstance(method, Members) else None
     return [partial(_first, columns=columns) for columns in several or [trial.view.train.shape[1]]]

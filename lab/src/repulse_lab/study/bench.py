@@ -19,8 +19,7 @@ from repulse._modes import evaluating
 from repulse.backbone import Backbone, split
 from repulse.backbone.fingerprint import digest_of, fingerprint_of, settings_of
 from repulse.baselines import LastLayer
-from repulse.particles.scaling import Scaling
-from repulse.recipe import Recipe
+from repulse.particles.scaling import TAP_SCALE, Scaling
 from repulse.repulsion import Source
 from repulse_lab.data.images import normalise
 from repulse_lab.jobs.job import digest_of_code
@@ -196,4 +195,4 @@ class Bench:
 
     def _tapped(self) -> View:
         taps = self.backbone.width - self.backbone.penultimate
-        return self._all(Scaling.of(self.features(self.images.train), taps, Recipe().tap_scale), None, taps)
+        return self._all(Scaling.of(self.features(self.images.train), taps, TAP_SCALE), None, taps)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from repulse import metrics
 from repulse.baselines import Method
-from repulse.evaluation.compare import PLAIN
+from repulse.evaluation.compare import NOT_IN_PERCENT
 from repulse.evaluation.evaluate import Evaluation, evaluate
 from repulse.prediction import ClassPrediction, Prediction, mean_log_probs
 from repulse_lab.data import load
@@ -79,7 +79,7 @@ def measure_photographs(trial: Trial) -> dict[str, float]:
 
 def flat(found: Evaluation) -> dict[str, float]:
     """The figures of an evaluation under one name each, shares in per cent, with means over the sets outside."""
-    one = {key: value if key in PLAIN else 100 * value for key, value in found.id.items()}
+    one = {key: value if key in NOT_IN_PERCENT else 100 * value for key, value in found.id.items()}
     for name, values in found.ood.items():
         one |= {f"{name} {key}": 100 * value for key, value in values.items()}
     for key in ("auroc", "fpr95") if found.ood else ():
@@ -123,13 +123,13 @@ def _folds(trial: Trial, pairs: Tensor, targets: Tensor) -> Iterator[tuple[Tenso
     is judged on the other half, and on as large a part of the samples outside, which keeps their proportion.
     """
     test, outside = trial.sets()
-    if not hasattr(trial.method, "calibrate"):
+    if not trial.method.calibrates:
         yield torch.ones(len(test), dtype=torch.bool), outside
         return
     for fold, half in enumerate(halves(len(test))):
         here = torch.zeros(len(test), dtype=torch.bool).index_fill(0, half, True)
         known = ~here[pairs]
-        trial.method.calibrate(test[pairs[known]], targets[known])  # pyright: ignore[reportAttributeAccessIssue]
+        trial.method.calibrate(test[pairs[known]], targets[known])
         yield here, {name: samples[halves(len(samples))[fold]] for name, samples in outside.items()}
 
 

@@ -88,7 +88,7 @@ class Task(ABC):
         release: Float[Tensor, " B"],
         centre: Centre,
     ) -> Float[Tensor, "n B O"]:
-        """Put the outputs of heads around a centre: by default `z_i` of `particles/centre.py`, divided by the release."""
+        """Put the outputs of heads around a centre: `z_i` of `particles/centre.py`, for logits."""
         middle = outputs.mean(dim=0) if network is None else network
         return recentred(middle, outputs, release, centre.alpha, centre.temperature)
 
