@@ -15,8 +15,8 @@ import torch
 from repulse._files import write_whole
 from repulse.evaluation.plots import png_of
 from repulse.evaluation.table import Column, Table
-from repulse_lab.report.figures import Figure, Group, Heat, Line, Lines, Points
 from repulse_lab.study.experiment import Outcome
+from repulse_lab.study.figures import Figure, Group, Heat, Line, Lines, Points
 from repulse_lab.study.output import FILE, Findings
 
 NASTY = """<script>alert("1")</script> & 'x' </script>"""

@@ -18,8 +18,8 @@ from torch.utils.hooks import RemovableHandle
 
 from repulse.backbone.fingerprint import weights_of
 from repulse.errors import CheckpointError, DataError, RecipeError
+from repulse_lab.data import load
 from repulse_lab.data.images import normalise
-from repulse_lab.data.mnist import mnist
 from repulse_lab.networks import build
 from repulse_lab.networks.augment import augment
 from repulse_lab.networks.mlp import MLP
@@ -439,8 +439,8 @@ def test_bad_seed_and_network_are_refused() -> None:
 
 @pytest.mark.data
 def test_lenet_learns_digits(data_root: Path) -> None:
-    images, targets = mnist(data_root, "train")
-    test, labels = mnist(data_root, "test")
+    images, targets = load("mnist", "train", data_root).labelled
+    test, labels = load("mnist", "test", data_root).labelled
     network = build("lenet", channels=1, size=28)
     short = dataclasses.replace(SCHEDULES["cpu-lenet"], epochs=3)
     train(network, images[:6000], targets[:6000], short, mean=(0.1307,), std=(0.3081,), progress=False)

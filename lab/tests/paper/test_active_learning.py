@@ -10,13 +10,13 @@ import pytest
 import torch
 
 from repulse.evaluation.table import Table
-from repulse_lab.data.dirty_mnist import Ambiguous
 from repulse_lab.data.registry import about as entry
 from repulse_lab.jobs.job import Place
 from repulse_lab.paper import active_learning, labelling
 from repulse_lab.paper.labelling import CLASSES, STRATEGIES, Exam, Learner, Pool, buy
-from repulse_lab.report.figures import Figure
+from repulse_lab.study.dirty_mnist import Ambiguous
 from repulse_lab.study.experiment import Outcome, Setting
+from repulse_lab.study.figures import Figure
 from repulse_lab.study.training import make_ambiguous_digits
 
 TINY = active_learning.CPU | {"draws": 64, "clean": 40, "ambiguous": 24, "rounds": 2, "test": 2, "head steps": 6}

@@ -24,11 +24,11 @@ from repulse_lab.data.registry import about as entry
 from repulse_lab.jobs.job import Place, execute, result
 from repulse_lab.jobs.runner import in_order
 from repulse_lab.paper import cifar10, corrupted, corruption, curves, uncertainty_map
-from repulse_lab.report.figures import Figure
 from repulse_lab.study import cells, features
 from repulse_lab.study.bench import Images, OnDemand, View
 from repulse_lab.study.cells import Members, fitted
 from repulse_lab.study.experiment import Outcome, Setting
+from repulse_lab.study.figures import Figure
 from repulse_lab.study.measures import Dirt, Trial
 
 COUNT = 24

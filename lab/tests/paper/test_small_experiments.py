@@ -17,8 +17,8 @@ from repulse.prediction import ClassPrediction, RegressionPrediction
 from repulse_lab.data.text import ENCODER
 from repulse_lab.jobs.job import Job, Place, execute, result
 from repulse_lab.paper import regression, text, toy
-from repulse_lab.report.figures import Figure
 from repulse_lab.study.experiment import Outcome, Setting
+from repulse_lab.study.figures import Figure
 
 EXPERIMENTS = {module.EXPERIMENT.name: module for module in (toy, regression, text)}
 

@@ -14,8 +14,8 @@ from repulse import DataError
 from repulse.errors import CheckpointError
 from repulse.evaluation.table import Column, Table
 from repulse_lab.report import views
-from repulse_lab.report.figures import Figure, Line, Lines
 from repulse_lab.report.reproduction import Claim, read_claims, spans, write_report
+from repulse_lab.study.figures import Figure, Line, Lines
 from repulse_lab.study.output import FILE
 
 

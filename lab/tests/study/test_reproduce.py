@@ -20,11 +20,11 @@ from repulse_lab import cli
 from repulse_lab.jobs.job import Job, Place, execute, result
 from repulse_lab.jobs.runner import Tally, in_order
 from repulse_lab.paper import registry
-from repulse_lab.report.figures import Figure, Group, Heat, Line, Lines, Points
 from repulse_lab.study import cells, features, grid, output, reproduce
 from repulse_lab.study.bench import Images
 from repulse_lab.study.collections import FOREIGN, SETS, _both, images_of, repulsion_of, sets_of
 from repulse_lab.study.experiment import Cell, Experiment, Outcome, Plan, Setting
+from repulse_lab.study.figures import Figure, Group, Heat, Line, Lines, Points
 from repulse_lab.study.grid import Grid, Row, Several, across, down
 from repulse_lab.study.training import Network, fresh, load_network, train_network, training_job
 

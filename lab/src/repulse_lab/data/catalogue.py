@@ -8,17 +8,10 @@ from typing import Any
 
 from repulse_lab.data import cifar, glyphs, scenes, tables, text, toys
 from repulse_lab.data.dataset import Contents
-from repulse_lab.data.dirty_mnist import dirty_mnist
-from repulse_lab.data.registry import Entry, Found, about, register
+from repulse_lab.data.registry import Entry, register
 from repulse_lab.data.remotes import OFFERED
 
-GREY: dict[str, Any] = {"shape": (1, 28, 28), "mean": (0.1307,), "std": (0.3081,)}
-COLOUR: dict[str, Any] = {
-    "shape": (3, 32, 32),
-    "mean": (0.4914, 0.4822, 0.4465),
-    "std": (0.2023, 0.1994, 0.2010),
-}
-"""Whatever stands beside CIFAR-10 in an experiment is normalised like it."""
+GREY, COLOUR = (1, 28, 28), (3, 32, 32)
 
 HALVES = "repulsion", "evaluation"
 TRAIN_TEST = "train", "test"
@@ -31,8 +24,7 @@ UCI = {
 
 
 def _add(name: str, title: str, **rest: Any) -> None:
-    offered = OFFERED.get("mnist" if name == "dirty-mnist" else name, ())
-    register(Entry(name, title, remotes=offered, **rest))
+    register(Entry(name, title, remotes=OFFERED.get(name, ()), **rest))
 
 
 def _grey() -> None:
@@ -46,7 +38,7 @@ def _grey() -> None:
         licence="CC BY-SA 3.0",
         homepage="http://yann.lecun.com/exdb/mnist/",
         citation="LeCun, Bottou, Bengio and Haffner 1998, Gradient-based learning applied to document recognition",
-        **GREY,
+        shape=GREY,
     )
     _add(
         "fashion-mnist",
@@ -58,7 +50,7 @@ def _grey() -> None:
         licence="MIT",
         homepage="https://github.com/zalandoresearch/fashion-mnist",
         citation="Xiao, Rasul and Vollgraf 2017, Fashion-MNIST: a novel image dataset",
-        **GREY,
+        shape=GREY,
     )
     _add(
         "kmnist",
@@ -70,7 +62,7 @@ def _grey() -> None:
         licence="CC BY-SA 4.0",
         homepage="https://github.com/rois-codh/kmnist",
         citation="Clanuwat et al. 2018, Deep learning for classical Japanese literature",
-        **GREY,
+        shape=GREY,
     )
     for name, part, classes in (
         ("emnist", "letters", glyphs.LETTERS),
@@ -86,7 +78,7 @@ def _grey() -> None:
             licence="none stated",
             homepage="https://www.nist.gov/itl/products-and-services/emnist-dataset",
             citation="Cohen, Afshar, Tapson and van Schaik 2017, EMNIST: extending MNIST to handwritten letters",
-            **GREY,
+            shape=GREY,
         )
     _add(
         "notmnist",
@@ -102,7 +94,7 @@ def _grey() -> None:
         homepage="https://yaroslavvb.blogspot.com/2011/09/notmnist-dataset.html",
         citation="Bulatov 2011, notMNIST dataset",
         by_hand="write 28 x 28 images and labels in the idx format of MNIST",
-        **GREY,
+        shape=GREY,
     )
     _add(
         "omniglot",
@@ -113,28 +105,8 @@ def _grey() -> None:
         licence="MIT",
         homepage="https://github.com/brendenlake/omniglot",
         citation="Lake, Salakhutdinov and Tenenbaum 2015, Human-level concept learning",
-        **GREY,
+        shape=GREY,
     )
-
-    _add(
-        "dirty-mnist",
-        "MNIST and as many digits between two classes",
-        splits=TRAIN_TEST,
-        read=_dirty,
-        layouts=about("mnist").layouts,
-        classes=10,
-        licence="MIT; MNIST CC BY-SA 3.0",
-        homepage="https://github.com/BlackHC/ddu_dirty_mnist",
-        citation="Mukhoti, Kirsch, van Amersfoort, Torr and Gal 2023, Deep deterministic uncertainty",
-        by_hand="the published ambiguous digits, in AmbiguousMNIST; without them they are built from MNIST, in minutes",
-        **GREY,
-    )
-
-
-def _dirty(found: Found) -> Contents:
-    """Every pair of an image and a label; `repulse_lab.data.dirty_mnist` tells the clean from the ambiguous."""
-    pairs = dirty_mnist(found.root, found.split, progress=found.progress)
-    return Contents(pairs.images, pairs.targets, soft=pairs.soft)
 
 
 def _cifar() -> None:
@@ -150,7 +122,7 @@ def _cifar() -> None:
         licence=free,
         homepage=home,
         citation=paper,
-        **COLOUR,
+        shape=COLOUR,
     )
     _add(
         "cifar100",
@@ -162,7 +134,7 @@ def _cifar() -> None:
         licence=free,
         homepage=home,
         citation=paper,
-        **COLOUR,
+        shape=COLOUR,
     )
     _add(
         "cifar10h",
@@ -174,7 +146,7 @@ def _cifar() -> None:
         licence="CC BY-NC-SA 4.0",
         homepage="https://github.com/jcpeterson/cifar-10h",
         citation="Peterson, Battleday, Griffiths and Russakovsky 2019, Human uncertainty makes classification robust",
-        **COLOUR,
+        shape=COLOUR,
     )
     for name, record, classes in (("cifar10", 2535967, cifar.CLASSES), ("cifar100", 3555552, 100)):
         title = f"{name.upper().replace('R', 'R-')}-C"
@@ -190,7 +162,7 @@ def _cifar() -> None:
             licence="CC BY 4.0",
             homepage=f"https://zenodo.org/records/{record}",
             citation="Hendrycks and Dietterich 2019, Benchmarking neural network robustness",
-            **COLOUR,
+            shape=COLOUR,
         )
 
 
@@ -205,7 +177,7 @@ def _scenes() -> None:
         licence="for non-commercial use",
         homepage="http://ufldl.stanford.edu/housenumbers/",
         citation="Netzer et al. 2011, Reading digits in natural images with unsupervised feature learning",
-        **COLOUR,
+        shape=COLOUR,
     )
     _add(
         "dtd",
@@ -217,7 +189,7 @@ def _scenes() -> None:
         licence="for research",
         homepage="https://www.robots.ox.ac.uk/~vgg/data/dtd/",
         citation="Cimpoi et al. 2014, Describing textures in the wild",
-        **COLOUR,
+        shape=COLOUR,
     )
     _add(
         "tiny-imagenet",
@@ -229,7 +201,7 @@ def _scenes() -> None:
         licence="terms of ImageNet",
         homepage="http://cs231n.stanford.edu",
         citation="Le and Yang 2015, Tiny ImageNet visual recognition challenge",
-        **COLOUR,
+        shape=COLOUR,
     )
     _add(
         "places365",
@@ -241,7 +213,7 @@ def _scenes() -> None:
         licence="for research; images stay with their owners",
         homepage="http://places2.csail.mit.edu",
         citation="Zhou et al. 2017, Places: a 10 million image database for scene recognition",
-        **COLOUR,
+        shape=COLOUR,
     )
 
 
@@ -277,7 +249,7 @@ def _made() -> None:
         _add(name, title, splits=splits, read=lambda found: make(found.split), layouts=lambda _: [()], **rest)
 
     drawn = "train", "test", "repulsion"
-    add("noise", "images of uniform noise", toys.noise, HALVES, **COLOUR)
+    add("noise", "images of uniform noise", toys.noise, HALVES, shape=COLOUR)
     add("two-moons", "two interleaved half circles", toys.two_moons, drawn, shape=(2,), classes=2)
     add("gaussians", "five Gaussians on a circle", toys.gaussians, drawn, shape=(2,), classes=5)
     add("sine", "a noisy sine with a gap", toys.sine, drawn, shape=(1,))

@@ -9,18 +9,12 @@ import torch
 from torch import Tensor
 
 from repulse.errors import DataError, expected
+from repulse_lab.data.corruptions import KINDS, SEVERITIES
 from repulse_lab.data.dataset import Contents
 from repulse_lab.data.pickles import read_pickle
 from repulse_lab.data.registry import Found, Layouts
 
 CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
-CORRUPTIONS = (
-    *("gaussian_noise", "shot_noise", "impulse_noise", "speckle_noise"),
-    *("defocus_blur", "glass_blur", "motion_blur", "zoom_blur", "gaussian_blur"),
-    *("snow", "frost", "fog", "brightness", "spatter"),
-    *("contrast", "elastic_transform", "pixelate", "jpeg_compression", "saturate"),
-)
-SEVERITIES = 5
 PIXELS = 3 * 32 * 32
 
 
@@ -73,14 +67,20 @@ def read_cifar10h(found: Found) -> Contents:
 
 def corrupted_splits() -> tuple[str, ...]:
     """`gaussian_noise-1` to `saturate-5`."""
-    return tuple(f"{name}-{severity}" for name in CORRUPTIONS for severity in range(1, SEVERITIES + 1))
+    return tuple(f"{name}-{severity}" for name in KINDS for severity in SEVERITIES)
 
 
 def read_corrupted(found: Found) -> Contents:
     """One severity of one corruption: the files hold all five, the mildest first."""
     severity = int(found.split.rsplit("-", maxsplit=1)[1])
     images, labels = (np.load(path, allow_pickle=False, mmap_mode="r") for path in found.paths)
-    size = len(images) // SEVERITIES
+    if images.dtype != np.uint8 or images.shape[1:] != (32, 32, 3) or len(images) % len(SEVERITIES):
+        wanted = f"bytes of shape (N, 32, 32, 3) with N a multiple of {len(SEVERITIES)}"
+        raise DataError(expected(f"the file {found.paths[0]}", wanted, f"{images.dtype} of {images.shape}"))
+    if labels.shape != (len(images),):
+        wanted = f"one label for each of {len(images)} images"
+        raise DataError(expected(f"the file {found.paths[1]}", wanted, f"the shape {labels.shape}"))
+    size = len(images) // len(SEVERITIES)
     rows = slice((severity - 1) * size, severity * size)
     pixels = torch.from_numpy(images[rows].transpose(0, 3, 1, 2).copy())
     return Contents(pixels, torch.from_numpy(labels[rows].astype(np.int64)))

@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from repulse.errors import DataError, expected
-from repulse_lab.data.images import normalise
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,8 +43,6 @@ class DataSet:
         classes: names of the classes; empty where they have none.
         files: what it was read from; empty where it was drawn from a seed.
         soft: shares `(N, K)` of people who chose each class, or None.
-        mean: of the usual normalisation of each channel; empty if the inputs are no images.
-        std: of the same.
     """
 
     name: str
@@ -55,8 +52,6 @@ class DataSet:
     classes: tuple[str, ...] = ()
     files: tuple[Path, ...] = ()
     soft: Tensor | None = None
-    mean: tuple[float, ...] = ()
-    std: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
         for field in ("targets", "soft"):
@@ -95,12 +90,6 @@ class DataSet:
         if self.targets is None:
             raise DataError(expected(f"the data set {self.name}", "one with targets", f"none in {self.split!r}"))
         return self.images, self.targets
-
-    def normalised(self) -> Tensor:
-        """The images as floats, in the normalisation that networks for this set expect."""
-        if not isinstance(self.inputs, Tensor) or not self.mean:
-            raise DataError(expected(f"the data set {self.name}", "images, to be normalised", "something else"))
-        return normalise(self.inputs, self.mean, self.std)
 
     def __repr__(self) -> str:
         kind = f"inputs {tuple(self.inputs.shape[1:])}" if isinstance(self.inputs, Tensor) else "texts"

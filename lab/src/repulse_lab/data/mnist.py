@@ -1,4 +1,4 @@
-"""MNIST and sets in its format, and digits made ambiguous by blending two."""
+"""The idx format of MNIST, and digits made ambiguous by blending two."""
 
 from __future__ import annotations
 
@@ -9,23 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from repulse.errors import DataError, check_choice, expected
-from repulse_lab.data.images import existing
-
-
-def mnist(root: str | Path, split: str = "train") -> tuple[Tensor, Tensor]:
-    """MNIST: `uint8` images `(N, 1, 28, 28)` and labels."""
-    return _pair(root, "MNIST/raw/{}-{}-ubyte", split)
-
-
-def fashion_mnist(root: str | Path, split: str = "train") -> tuple[Tensor, Tensor]:
-    """FashionMNIST: `uint8` images `(N, 1, 28, 28)` and labels."""
-    return _pair(root, "FashionMNIST/raw/{}-{}-ubyte.gz", split)
-
-
-def notmnist(root: str | Path) -> Tensor:
-    """notMNIST: 10,000 letters A to J in many fonts, `uint8` images `(N, 1, 28, 28)`."""
-    return read_idx(existing(root, "files/notmnist-images-idx3-ubyte.gz")).unsqueeze(1)
+from repulse.errors import DataError, expected
 
 
 def blend(images: Tensor, labels: Tensor, count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
@@ -58,10 +42,3 @@ def read_idx(path: Path) -> Tensor:
         got = f"{len(content)} bytes that do not add up"
         raise DataError(expected(f"the file {path.name}", "whole and in the idx format of bytes", got))
     return torch.from_numpy(values.reshape(shape).copy())
-
-
-def _pair(root: str | Path, name: str, split: str) -> tuple[Tensor, Tensor]:
-    check_choice("split", split, ("train", "test"))
-    start = {"train": "train", "test": "t10k"}[split]
-    images = read_idx(existing(root, name.format(start, "images-idx3")))
-    return images.unsqueeze(1), read_idx(existing(root, name.format(start, "labels-idx1"))).long()

@@ -51,8 +51,6 @@ class Entry:
         layouts: of a split, where its files may lie; `(("a", "b"), ("c",))` is "a and b, or c", `((),)` needs no file.
         shape: of one input; None for texts.
         classes: names of the classes, or how many; 0 for regression and for what has none.
-        mean: of the usual normalisation of each channel.
-        std: of the same.
         licence: under which the publisher offers it.
         homepage: of the publisher.
         citation: of the paper, in a line.
@@ -67,8 +65,6 @@ class Entry:
     layouts: Callable[[str], Layouts]
     shape: tuple[int, ...] | None = None
     classes: tuple[str, ...] | int = 0
-    mean: tuple[float, ...] = ()
-    std: tuple[float, ...] = ()
     licence: str = ""
     homepage: str = ""
     citation: str = ""
@@ -123,9 +119,7 @@ def load(
         raise DataError(_missing(entry, split, folder, layouts))
     contents = _read(entry, Found(folder, paths, split, progress))
     named = contents.classes or (entry.classes if isinstance(entry.classes, tuple) else ())
-    return DataSet(
-        name, split, contents.inputs, contents.targets, named, paths, contents.soft, mean=entry.mean, std=entry.std
-    )
+    return DataSet(name, split, contents.inputs, contents.targets, named, paths, contents.soft)
 
 
 def data_root(root: str | Path | None = None) -> Path:

@@ -11,8 +11,8 @@ from repulse.evaluation.table import Column, Table
 from repulse.recipe import PAPER_TRAINING
 from repulse_lab.jobs.job import Job
 from repulse_lab.paper.labelling import RECIPES, REPELLED, STRATEGIES, buy
-from repulse_lab.report.figures import Figure, Line, Lines
 from repulse_lab.study.experiment import Cell, Experiment, Outcome, Plan, Setting, groups
+from repulse_lab.study.figures import Figure, Line, Lines
 from repulse_lab.study.training import make_ambiguous_digits
 
 CPU: dict[str, Any] = {

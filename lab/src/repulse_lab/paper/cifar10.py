@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from repulse.evaluation.table import Column, Table
 from repulse_lab.paper import curves
 from repulse_lab.paper.printed import printed
-from repulse_lab.report.figures import Figure
 from repulse_lab.study.collections import SETS
 from repulse_lab.study.experiment import Experiment, Outcome, Plan, Setting
+from repulse_lab.study.figures import Figure
 from repulse_lab.study.grid import Grid, Row, down
 from repulse_lab.study.zoo import PAPER_WIDE, PHOTO_NOTES, PUBLISHED
 

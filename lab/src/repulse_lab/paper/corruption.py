@@ -10,9 +10,9 @@ from repulse_lab.data.corruptions import KINDS, SEVERITIES
 from repulse_lab.jobs.job import Job
 from repulse_lab.paper import cifar100
 from repulse_lab.paper.corrupted import CLEAN, SHOWN, corruption_job, judge_under_corruption, networks_of, words
-from repulse_lab.report.figures import Figure, Line, Lines
 from repulse_lab.study import zoo
 from repulse_lab.study.experiment import Cell, Experiment, Outcome, Plan, Setting, groups
+from repulse_lab.study.figures import Figure, Line, Lines
 from repulse_lab.study.grid import Grid, Row, down
 
 IMAGES = {"cpu": 1000, "paper": 10_000}

@@ -12,9 +12,9 @@ from torch import Tensor
 from repulse import metrics
 from repulse.prediction import ClassPrediction
 from repulse_lab.jobs.job import Job, Place, Result, work
-from repulse_lab.report.figures import Figure, Line, Lines
 from repulse_lab.study.cells import CODE, fitted
 from repulse_lab.study.experiment import Cell, Outcome, groups
+from repulse_lab.study.figures import Figure, Line, Lines
 
 BINS = 15
 FEW = 20

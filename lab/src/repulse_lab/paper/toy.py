@@ -27,8 +27,8 @@ from repulse_lab.data import load
 from repulse_lab.data.toys import NOISE
 from repulse_lab.jobs.job import Job, Place, Result, work
 from repulse_lab.networks import build
-from repulse_lab.report.figures import Figure, Group, Heat, Line, Lines
 from repulse_lab.study.experiment import Cell, Experiment, Outcome, Plan, Setting, groups
+from repulse_lab.study.figures import Figure, Group, Heat, Line, Lines
 
 PRIOR_STD, STRENGTH = 0.3, 0.1
 NEAR, FAR = 0.1, 0.5

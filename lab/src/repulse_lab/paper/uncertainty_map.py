@@ -12,10 +12,10 @@ from torch import Tensor
 from repulse.evaluation.plots import png_of
 from repulse.evaluation.table import Column, Table
 from repulse_lab.jobs.job import Job, Place, Result, work
-from repulse_lab.report.figures import Figure, Group, Heat, Points
 from repulse_lab.study import zoo
 from repulse_lab.study.cells import CODE, MAIN, fitted
 from repulse_lab.study.experiment import Cell, Experiment, Outcome, Plan, Setting, groups
+from repulse_lab.study.figures import Figure, Group, Heat, Points
 from repulse_lab.study.grid import Grid, Row, Several, down
 from repulse_lab.study.measures import Dirt
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from repulse.evaluation.compare import ORACLE
 from repulse.evaluation.table import Table
-from repulse_lab.report.figures import MANY, Figure, Line, Lines, Points
+from repulse_lab.study.figures import MANY, Figure, Line, Lines, Points
 
 MOST_ROWS = 40
 """So many rows of numbers are written below a figure; experiment.json has all."""

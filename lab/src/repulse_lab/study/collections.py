@@ -17,10 +17,10 @@ from torch import Tensor
 from repulse.errors import check_choice
 from repulse.repulsion import DeadLeaves, PatchShuffle, Source, SyntheticImages, TrainingData
 from repulse_lab.data import load
-from repulse_lab.data.dirty_mnist import ambiguous_mnist, dirty_mnist
 from repulse_lab.data.registry import about, find
 from repulse_lab.networks.resnet_cifar import MEAN, STD
 from repulse_lab.study.bench import Images
+from repulse_lab.study.dirty_mnist import ambiguous_mnist, dirty_mnist
 
 DIGIT_MEAN, DIGIT_STD = (0.1307,), (0.3081,)
 MOST = 10_000

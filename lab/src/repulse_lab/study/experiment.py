@@ -18,7 +18,7 @@ from repulse.errors import check_choice
 from repulse.evaluation.table import Table
 from repulse_lab.data.registry import about, find
 from repulse_lab.jobs.job import Job, Result
-from repulse_lab.report.figures import Figure
+from repulse_lab.study.figures import Figure
 
 PRESETS = ("cpu", "paper")
 Labels = Mapping[str, str | int | None]

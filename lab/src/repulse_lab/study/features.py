@@ -19,7 +19,7 @@ READERS = (
     "repulse_lab.data.glyphs",
     "repulse_lab.data.scenes",
     "repulse_lab.data.toys",
-    "repulse_lab.data.dirty_mnist",
+    "repulse_lab.study.dirty_mnist",
 )
 
 

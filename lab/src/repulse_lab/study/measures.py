@@ -15,9 +15,9 @@ from repulse.evaluation.compare import PLAIN
 from repulse.evaluation.evaluate import Evaluation, evaluate
 from repulse.prediction import ClassPrediction, Prediction, mean_log_probs
 from repulse_lab.data import load
-from repulse_lab.data.dirty_mnist import ambiguous_mnist
 from repulse_lab.study.bench import Images, View
 from repulse_lab.study.collections import halves
+from repulse_lab.study.dirty_mnist import ambiguous_mnist
 
 
 @dataclass(frozen=True, eq=False)

@@ -20,8 +20,8 @@ from repulse._files import with_nan, without_nan, write_whole
 from repulse.errors import CheckpointError, expected
 from repulse.evaluation.plots import save_picture, to_svg
 from repulse.evaluation.table import Table
-from repulse_lab.report.figures import Figure
 from repulse_lab.study.experiment import Experiment, Outcome
+from repulse_lab.study.figures import Figure
 
 FORMAT = 1
 FILE = "experiment.json"

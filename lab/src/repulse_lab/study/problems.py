@@ -15,13 +15,13 @@ from repulse.evaluation.table import Column
 from repulse.recipe import FS_RLL_E, RLL_E, Recipe
 from repulse.repulsion import DeadLeaves, PatchShuffle, SyntheticImages, TrainingData
 from repulse_lab.data import load
-from repulse_lab.data.dirty_mnist import ambiguous_mnist, dirty_mnist
 from repulse_lab.networks import build
 from repulse_lab.networks.resnet_cifar import MEAN, STD, load_published
 from repulse_lab.networks.train import SCHEDULES, train
 from repulse_lab.study.bench import Bench, Images
 from repulse_lab.study.collections import DIGIT_MEAN, DIGIT_STD
 from repulse_lab.study.comparison import Problem, rows_for
+from repulse_lab.study.dirty_mnist import ambiguous_mnist, dirty_mnist
 from repulse_lab.study.measures import Dirt, measure_digits, measure_photographs
 
 WEIGHTS = {20: "resnet20-12fca82f.th", 32: "resnet32-d509ac18.th"}

@@ -12,12 +12,12 @@ from safetensors.torch import load_file, save
 from torch import nn
 
 from repulse._files import write_whole
-from repulse_lab.data.dirty_mnist import ambiguous_mnist
 from repulse_lab.jobs.job import Job, Place, Result, work
 from repulse_lab.networks import build
 from repulse_lab.networks.resnet_cifar import MEAN, STD, load_published
 from repulse_lab.networks.train import SCHEDULES, train
 from repulse_lab.study.collections import DIGIT_MEAN, DIGIT_STD, training_set
+from repulse_lab.study.dirty_mnist import ambiguous_mnist
 
 PUBLISHED = {"resnet20": "resnet20-12fca82f.th", "resnet32": "resnet32-d509ac18.th"}
 SHAPES = {"dirty-mnist": (1, 28, 10), "cifar10": (3, 32, 10), "cifar100": (3, 32, 100)}
@@ -64,14 +64,14 @@ def _seconds(about: Mapping[str, Any]) -> float:
     return schedule.epochs * images * each / 1000
 
 
-@work("repulse_lab.data.ambiguous", seconds=lambda about: 270.0)
+@work("repulse_lab.study.ambiguous", seconds=lambda about: 270.0)
 def make_ambiguous_digits(about: Mapping[str, Any], place: Place) -> Result:
     """AmbiguousMNIST, unless it is there."""
     made = ambiguous_mnist(place.data, "train", progress=place.progress)
     return {"figures": {"images": float(len(made))}}
 
 
-@work("repulse_lab.networks", "repulse_lab.data.images", "repulse_lab.data.dirty_mnist", seconds=_seconds)
+@work("repulse_lab.networks", "repulse_lab.data.images", "repulse_lab.study.dirty_mnist", seconds=_seconds)
 def train_network(about: Mapping[str, Any], place: Place) -> Result:
     """A trained network, whose weights are kept in a file."""
     images, targets = training_set(about["collection"], place.data, place.progress)
