@@ -70,6 +70,11 @@ def corrupted_splits() -> tuple[str, ...]:
     return tuple(f"{name}-{severity}" for name in KINDS for severity in SEVERITIES)
 
 
+def corrupted_layouts(folder: str, split: str) -> Layouts:
+    """Return the file of a corruption, which holds all severities, and that of the labels."""
+    return [[f"{folder}/{split.rsplit('-', maxsplit=1)[0]}.npy", f"{folder}/labels.npy"]]
+
+
 def read_corrupted(found: Found) -> Contents:
     """One severity of one corruption: the files hold all five, the mildest first."""
     severity = int(found.split.rsplit("-", maxsplit=1)[1])
