@@ -16,7 +16,7 @@ from repulse._files import write_whole
 from repulse.evaluation.plots import png_of
 from repulse.evaluation.table import Column, Table
 from repulse_lab.study.experiment import Outcome
-from repulse_lab.study.figures import Figure, Group, Heat, Line, Lines, Points
+from repulse_lab.study.figures import Figure, Heat, Line, Lines, PointGroup, Points
 from repulse_lab.study.output import FILE, Findings
 
 NASTY = """<script>alert("1")</script> & 'x' </script>"""
@@ -73,11 +73,11 @@ def _thumbnail(bright: float, generator: torch.Generator) -> str:
     return base64.b64encode(png_of(image)).decode()
 
 
-def _cloud(name: str, x: float, y: float, count: int, rng: random.Random, images: bool) -> Group:
+def _cloud(name: str, x: float, y: float, count: int, rng: random.Random, images: bool) -> PointGroup:
     generator = torch.Generator().manual_seed(count)
     pictures = [_thumbnail(i / count, generator) for i in range(count)] if images else []
     xs = [max(0.0, rng.gauss(x, 0.22)) for _ in range(count)]
-    return Group(name, xs, [max(0.0, rng.gauss(y, 0.13)) for _ in range(count)], pictures)
+    return PointGroup(name, xs, [max(0.0, rng.gauss(y, 0.13)) for _ in range(count)], pictures)
 
 
 def _uncertainty_map(rng: random.Random) -> Figure:
@@ -96,7 +96,9 @@ def _heat_maps(rng: random.Random) -> Figure:
         bins = range(30)
         values = [[round(900 * math.exp(-((i - x) ** 2 + (j - y) ** 2) / 40) - 2) for i in bins] for j in bins]
         shown = [[v if v > 0 else None for v in row] for row in values]
-        data = [Group("training data", [rng.uniform(0.2, 1.5) for _ in range(12)], [rng.random() for _ in range(12)])]
+        data = [
+            PointGroup("training data", [rng.uniform(0.2, 1.5) for _ in range(12)], [rng.random() for _ in range(12)])
+        ]
         axes = ("aleatoric (nats)", "epistemic (nats)")
         return Heat(title, *axes, shown, (0.0, 1.8), (0.0, 2.0), True, "inputs", 900.0, data)
 

@@ -24,7 +24,7 @@ from repulse_lab.study import cells, features, grid, output, reproduce
 from repulse_lab.study.bench import Images
 from repulse_lab.study.collections import FOREIGN, SETS, _both, images_of, repulsion_of, sets_of
 from repulse_lab.study.experiment import Cell, Experiment, Outcome, Plan, Setting
-from repulse_lab.study.figures import Figure, Group, Heat, Line, Lines, Points
+from repulse_lab.study.figures import Figure, Heat, Line, Lines, PointGroup, Points
 from repulse_lab.study.grid import Grid, Row, Several, across, down
 from repulse_lab.study.training import Network, fresh, load_network, train_network, training_job
 
@@ -240,9 +240,9 @@ def test_a_table_in_latex_and_back_from_json():
 def figure() -> Figure:
     lines = [Line("a", [0, 1, 2], [1, 2, 3], [0, 1, 2], [2, 3, 4]), Line("", [0, 1], [1, 1], dots=True)]
     heat = Heat(
-        "heat", "x", "y", [[1.0, None], [10.0, 100.0]], (0, 1), (0, 2), log=True, groups=[Group("", [0.5], [1])]
+        "heat", "x", "y", [[1.0, None], [10.0, 100.0]], (0, 1), (0, 2), log=True, groups=[PointGroup("", [0.5], [1])]
     )
-    points = Points("points", "x", "y", [Group("b", [1, 2], [3, 4], ["AA", "BB"])], (0, 3), (0, 5))
+    points = Points("points", "x", "y", [PointGroup("b", [1, 2], [3, 4], ["AA", "BB"])], (0, 3), (0, 5))
     return Figure(
         "drawn", "A caption.", "What is seen.", [Lines("lines", "x", "y", lines, diagonal=True), heat, points]
     )

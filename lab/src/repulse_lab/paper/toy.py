@@ -28,7 +28,7 @@ from repulse_lab.data.toys import NOISE
 from repulse_lab.jobs.job import Job, Place, Result, work
 from repulse_lab.networks import build
 from repulse_lab.study.experiment import Cell, Experiment, Outcome, Plan, Setting, groups
-from repulse_lab.study.figures import Figure, Group, Heat, Line, Lines
+from repulse_lab.study.figures import Figure, Heat, Line, Lines, PointGroup
 
 PRIOR_STD, STRENGTH = 0.3, 0.1
 NEAR, FAR = 0.1, 0.5
@@ -286,7 +286,7 @@ def _map(outcome: Outcome) -> Heat:
     x, y = zip(*kept["points"], strict=True)
     first = [label == 0 for label in kept["targets"]]
     points = [
-        Group(
+        PointGroup(
             name,
             [v for v, own in zip(x, first, strict=True) if own == side],
             [v for v, own in zip(y, first, strict=True) if own == side],

@@ -15,7 +15,7 @@ from repulse_lab.jobs.job import Job, Place, Result, work
 from repulse_lab.study import zoo
 from repulse_lab.study.cells import CODE, MAIN, fitted
 from repulse_lab.study.experiment import Cell, Experiment, Outcome, Plan, Setting, groups
-from repulse_lab.study.figures import Figure, Group, Heat, Points
+from repulse_lab.study.figures import Figure, Heat, PointGroup, Points
 from repulse_lab.study.grid import Grid, Row, Several, down
 from repulse_lab.study.measures import Dirt
 
@@ -151,7 +151,7 @@ def _map(network: str, outcomes: Sequence[Outcome]) -> Figure:
         Points(
             str(one.labels["row"]),
             *AXES,
-            [Group(SETS[name], **points) for name, points in one.result["points"].items()],
+            [PointGroup(SETS[name], **points) for name, points in one.result["points"].items()],
             EXTENT,
             EXTENT,
         )

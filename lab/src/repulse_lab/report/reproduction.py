@@ -9,8 +9,6 @@ charts.js           panels, legends and pointing, alike for all kinds
 
 from __future__ import annotations
 
-import json
-import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -20,50 +18,10 @@ from typing import Any
 
 from repulse._files import write_whole
 from repulse._version import __version__
-from repulse.errors import CheckpointError, DataError, RepulseError, expected
+from repulse.errors import DataError, expected
 from repulse_lab.report import views
+from repulse_lab.study.claims import VERDICTS, JudgedClaim, read_judged
 from repulse_lab.study.output import FILE, Findings, read
-
-FORMAT = 1
-VERDICTS = ("confirmed", "contradicted", "undecided", "not testable here")
-
-
-@dataclass(frozen=True)
-class Claim:
-    """Something the paper says, and what came out.
-
-    Attributes:
-        id: short name.
-        text: the claim.
-        source: where the paper makes it.
-        verdict: one of `VERDICTS`.
-        evidence: a sentence or two, with numbers.
-        effect: how large it is, if it is a number.
-        unit: of the effect.
-        interval: in which the effect lies, as far as seeds tell.
-        confidence: how sure that is, in a sentence.
-        experiments: names of those that tested it.
-    """
-
-    id: str
-    text: str
-    source: str
-    verdict: str
-    evidence: str = ""
-    effect: float | None = None
-    unit: str = ""
-    interval: Sequence[float] | None = None
-    confidence: str = ""
-    experiments: Sequence[str] = ()
-
-    def __post_init__(self) -> None:
-        if self.verdict not in VERDICTS:
-            known = ", ".join(map(repr, VERDICTS))
-            raise CheckpointError(expected(f"the verdict of claim {self.id!r}", f"one of {known}", repr(self.verdict)))
-        edges = (0.0, 0.0) if self.interval is None else self.interval
-        if len(edges) != 2 or not all(map(math.isfinite, (self.effect or 0.0, *edges))):
-            wanted = "finite numbers, one and two"
-            raise CheckpointError(expected(f"effect and interval of claim {self.id!r}", wanted, (self.effect, edges)))
 
 
 @dataclass(frozen=True)
@@ -71,7 +29,7 @@ class Summary:
     """All findings of a folder, and what can be said of all together."""
 
     findings: Sequence[Findings]
-    claims: Sequence[Claim] = ()
+    claims: Sequence[JudgedClaim] = ()
 
     @property
     def counts(self) -> dict[str, int]:
@@ -104,7 +62,7 @@ class Summary:
         """Of the experiments."""
         return {findings.name for findings in self.findings}
 
-    def tested_by(self, findings: Findings) -> list[Claim]:
+    def tested_by(self, findings: Findings) -> list[JudgedClaim]:
         """The claims that an experiment tested."""
         return [claim for claim in self.claims if findings.name in claim.experiments]
 
@@ -122,22 +80,7 @@ def write_report(folder: Path, out: Path | None = None) -> Path:
         got = f"none; perhaps {deeper[0]} is meant" if deeper else "none"
         raise DataError(expected(f"the folder {folder}", f"one that holds results, as NAME/{FILE}", got))
     findings = sorted((read(path) for path in found), key=_order)
-    return write_whole(out or folder / "report.html", render(Summary(findings, read_claims(folder / "claims.json"))))
-
-
-def read_claims(path: Path) -> list[Claim]:
-    """The claims in a file; none if there is no such file."""
-    if not path.exists():
-        return []
-    try:
-        kept = json.loads(path.read_text(encoding="utf-8"))
-        if kept["format"] != FORMAT:
-            raise CheckpointError(expected(f"the file {path}", f"of format {FORMAT}", "another; write it again"))
-        return [Claim(**claim) for claim in kept["claims"]]
-    except RepulseError:
-        raise
-    except (OSError, ValueError, KeyError, TypeError) as reason:
-        raise CheckpointError(expected(f"the file {path}", "a list of claims", str(reason))) from reason
+    return write_whole(out or folder / "report.html", render(Summary(findings, read_judged(folder))))
 
 
 def render(summary: Summary) -> str:
@@ -162,7 +105,7 @@ def render(summary: Summary) -> str:
     return pages.get_template("reproduction.html").render(summary=summary, inline=inline, version=__version__).lstrip()
 
 
-def spans(claim: Claim, claims: Iterable[Claim]) -> dict[str, float]:
+def spans(claim: JudgedClaim, claims: Iterable[JudgedClaim]) -> dict[str, float]:
     """Where zero, the effect and its interval are drawn, in per cent; claims of one unit share a scale."""
     alike = [other for other in claims if other.unit == claim.unit]
     values = [value for other in alike for value in (other.effect, *(other.interval or ())) if value is not None]

@@ -19,7 +19,7 @@ MOST_ROWS = 40
 
 
 @dataclass(frozen=True)
-class Cell:
+class TableCell:
     """A number of a table, ready to be shown.
 
     Attributes:
@@ -55,7 +55,7 @@ class Numbers:
     note: str = ""
 
 
-def cells(table: Table) -> list[list[Cell]]:
+def cells(table: Table) -> list[list[TableCell]]:
     """Every cell of a table."""
     widest: dict[int, float] = {}
     for (row, column), printed in table.printed.items():
@@ -67,12 +67,12 @@ def cells(table: Table) -> list[list[Cell]]:
     ]
 
 
-def _cell(table: Table, row: int, column: int, widest: float) -> Cell:
+def _cell(table: Table, row: int, column: int, widest: float) -> TableCell:
     spec, mean, printed = table.columns[column], table.mean(row, column), table.printed.get((row, column))
     shown: dict[str, Any] = {} if printed is None else {"printed": f"{printed:.{spec.digits}f}".replace("-", "−")}
     value, _, spread = table.cell(row, column).removesuffix(" †").replace("-", "−").partition(" ± ")
     if value == "–":
-        return Cell(value, **shown)
+        return TableCell(value, **shown)
     if printed is not None:
         gap = round(mean - printed, spec.digits)
         gain = {"higher": gap, "lower": -gap, "": 0.0}[spec.better]
@@ -80,7 +80,7 @@ def _cell(table: Table, row: int, column: int, widest: float) -> Cell:
         shown["tone"] = "plain" if not spec.better else "same" if gap == 0 else "better" if gain > 0 else "worse"
         # twenty steps of the last digit are a strong colour, and less is not, even if it is the largest gap around
         shown["strength"] = min(1.0, round(abs(gap) / max(widest, 20 * 10**-spec.digits), 2))
-    return Cell(value, spread, (row, column) in table.marks, table.place(row, column), mean, **shown)
+    return TableCell(value, spread, (row, column) in table.marks, table.place(row, column), mean, **shown)
 
 
 def footnotes(table: Table) -> list[str]:

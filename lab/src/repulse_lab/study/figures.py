@@ -102,7 +102,7 @@ class Lines:
 
 
 @dataclass(frozen=True)
-class Group:
+class PointGroup:
     """Points of one colour.
 
     Attributes:
@@ -125,7 +125,7 @@ class Points:
     title: str
     x: str
     y: str
-    groups: Sequence[Group]
+    groups: Sequence[PointGroup]
     x_range: Sequence[float] = ()
     y_range: Sequence[float] = ()
     kind: str = "points"
@@ -163,7 +163,7 @@ class Heat:
     log: bool = False
     scale: str = ""
     most: float | None = None
-    groups: Sequence[Group] = ()
+    groups: Sequence[PointGroup] = ()
     kind: str = "heat"
 
     def draw(self, axis: Axes) -> None:
@@ -224,7 +224,7 @@ def _panel(kept: dict[str, Any]) -> Lines | Points | Heat:
     if kept["kind"] == "lines":
         kept["lines"] = [Line(**_with_nan(line, "x", "y", "low", "high")) for line in kept["lines"]]
         return Lines(**kept)
-    kept["groups"] = [Group(**_with_nan(group, "x", "y")) for group in kept["groups"]]
+    kept["groups"] = [PointGroup(**_with_nan(group, "x", "y")) for group in kept["groups"]]
     return Points(**kept) if kept["kind"] == "points" else Heat(**kept)
 
 
@@ -240,4 +240,4 @@ def _labels(axis: Axes, panel: Lines | Points | Heat) -> None:
         axis.set_ylim(*panel.y_range)
 
 
-__all__ = ["Figure", "Group", "Heat", "Line", "Lines", "Points"]
+__all__ = ["Figure", "Heat", "Line", "Lines", "PointGroup", "Points"]

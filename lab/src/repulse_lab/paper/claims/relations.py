@@ -10,6 +10,7 @@ from itertools import product
 
 from repulse_lab.paper.claims.results import Results, Seed, common
 from repulse_lab.paper.claims.verdict import Kind, Part, Verdict, decide, kind
+from repulse_lab.study.claims import JudgedClaim
 from repulse_lab.study.grid import SEEDLESS
 
 
@@ -76,7 +77,16 @@ class Claim:
     check: Check
 
     def test(self, results: Results) -> Verdict:
+        """Return what results say to it."""
         return self.check(results, self.experiments)
+
+    def judged(self, results: Results) -> JudgedClaim:
+        """Return the claim with its verdict, as it is kept."""
+        found = self.test(results)
+        return JudgedClaim(
+            *(self.id, self.text, self.source, found.word, found.evidence, found.effect, found.unit),
+            *(found.interval, found.confidence, self.experiments),
+        )
 
 
 def cases(

@@ -27,12 +27,8 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-CONFIRMED, CONTRADICTED, UNDECIDED, UNTESTABLE = VERDICTS = (
-    "confirmed",
-    "contradicted",
-    "undecided",
-    "not testable here",
-)
+from repulse_lab.study.claims import CONFIRMED, CONTRADICTED, UNDECIDED, UNTESTABLE
+
 LEVEL = 0.95
 SHOWN, LISTED = 3, 8
 """So many parts, and so many things that are missing, are named in a sentence."""
@@ -153,7 +149,7 @@ class Verdict:
     """What became of a claim.
 
     Attributes:
-        word: one of `VERDICTS`.
+        word: one of `repulse_lab.study.claims.VERDICTS`.
         evidence: a sentence or two.
         effect: the difference of the part that decides.
         unit: of the effect.
