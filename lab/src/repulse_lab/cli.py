@@ -191,7 +191,7 @@ def bench(
     `repulse-lab bench --quick` gives a first look, `repulse-lab bench step fit` measures two groups.
     """
     from repulse_lab.speed import report as reports
-    from repulse_lab.speed.record import Setting
+    from repulse_lab.speed.measurement import BenchSetting
     from repulse_lab.speed.run import chosen, merged, run
 
     groups = chosen(names or ())
@@ -203,7 +203,7 @@ def bench(
         return
     named = data or os.environ.get("REPULSE_DATA")
     out = out / "quick" if quick else out  # which must not take the place of what took longer
-    setting = Setting(out, quick, Path(named) if named else None, sys.stderr.isatty())
+    setting = BenchSetting(out, quick, Path(named) if named else None, sys.stderr.isatty())
     findings = reports.read(out) if (out / reports.FILE).exists() else []
     for found in run(groups, setting):
         findings = merged(findings, [found])

@@ -66,7 +66,7 @@ class DataSet:
         return len(self.inputs)
 
     def __getitem__(self, index: SupportsIndex | slice | Tensor | Sequence[int]) -> DataSet:
-        """Some of the samples, as a data set (of one sample for an integer)."""
+        """Return some of the samples, as a data set (of one sample for an integer)."""
         if hasattr(index, "__index__") and not (isinstance(index, Tensor) and index.ndim):
             at = operator.index(index)  # pyright: ignore[reportArgumentType]
             if not -len(self) <= at < len(self):
@@ -79,14 +79,14 @@ class DataSet:
 
     @property
     def images(self) -> Tensor:
-        """The inputs, which must be a tensor."""
+        """Return the inputs, which must be a tensor."""
         if not isinstance(self.inputs, Tensor):
             raise DataError(expected(f"the data set {self.name}", "one of images or numbers", "texts"))
         return self.inputs
 
     @property
     def labelled(self) -> tuple[Tensor, Tensor]:
-        """The images and their targets, which must be there."""
+        """Return the images and their targets, which must be there."""
         if self.targets is None:
             raise DataError(expected(f"the data set {self.name}", "one with targets", f"none in {self.split!r}"))
         return self.images, self.targets

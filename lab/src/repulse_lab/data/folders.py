@@ -20,7 +20,7 @@ SUFFIXES = (".png", ".jpg", ".jpeg")
 
 
 def image_paths(folder: Path) -> list[Path]:
-    """All images below a folder, sorted by their path below it."""
+    """Return all images below a folder, sorted by their path below it."""
     found = [path for path in folder.rglob("*") if path.suffix.lower() in SUFFIXES and not path.name.startswith(".")]
     if not found:
         raise DataError(expected(f"the folder {folder}", "one with images in it", "none"))
@@ -28,7 +28,7 @@ def image_paths(folder: Path) -> list[Path]:
 
 
 def read_photos(paths: Sequence[Path], size: int, progress: bool, title: str) -> Tensor:
-    """Colour images, each the largest square around its middle, scaled to `size` pixels."""
+    """Read colour images, each the largest square around its middle, scaled to `size` pixels."""
     pillow, fit = _pillow()
 
     def prepare(image: Image) -> np.ndarray:
@@ -40,7 +40,7 @@ def read_photos(paths: Sequence[Path], size: int, progress: bool, title: str) ->
 
 
 def read_drawings(paths: Sequence[Path], size: int, progress: bool, title: str) -> Tensor:
-    """Black on white to white on black, each pixel the mean of the area it covers."""
+    """Read black on white as white on black, each pixel the mean of the area it covers."""
     pillow, _ = _pillow()
 
     def prepare(image: Image) -> np.ndarray:

@@ -7,6 +7,6 @@ from torch import Tensor
 
 
 def normalise(images: Tensor, mean: tuple[float, ...], std: tuple[float, ...]) -> Tensor:
-    """Bytes to floats in the network's input space."""
+    """Convert bytes to floats in the network's input space: `(x / 255 - mean) / std`."""
     shape = (1, -1, 1, 1)
     return (images.float() / 255 - torch.tensor(mean).view(shape)) / torch.tensor(std).view(shape)

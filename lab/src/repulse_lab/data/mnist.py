@@ -13,7 +13,7 @@ from repulse.errors import DataError, expected
 
 
 def blend(images: Tensor, labels: Tensor, count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Ambiguous images: blends of two of different classes, with the label of one of them, drawn by its weight.
+    """Make ambiguous images: blends of two of different classes, with the label of one of them, drawn by its weight.
 
     Args:
         images: `uint8` images.
@@ -33,7 +33,7 @@ def blend(images: Tensor, labels: Tensor, count: int, generator: torch.Generator
 
 
 def read_idx(path: Path) -> Tensor:
-    """A file in the idx format of bytes, gzipped or not."""
+    """Read a file in the idx format of bytes, gzipped or not."""
     content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
     dimensions = content[3] if len(content) > 3 and content[:3] == b"\x00\x00\x08" else 0
     shape = np.frombuffer(content[4 : 4 + 4 * dimensions], dtype=">u4").astype(np.int64)

@@ -84,12 +84,12 @@ def register(entry: Entry) -> Entry:
 
 
 def names() -> list[str]:
-    """The names of all data sets."""
+    """Return the names of all data sets."""
     return sorted(_entries)
 
 
 def about(name: str) -> Entry:
-    """What is known of a data set without reading it."""
+    """Return what is known of a data set without reading it."""
     check_choice("name", name, names())
     return _entries[name]
 
@@ -123,7 +123,7 @@ def load(
 
 
 def data_root(root: str | Path | None = None) -> Path:
-    """The folder of all data sets: the one given, or the one that the environment names."""
+    """Return the folder of all data sets: the one given, or the one that the environment names."""
     named = root or os.environ.get("REPULSE_DATA")
     if not named:
         raise DataError("Expected a folder of data sets: pass `root`, or set the environment variable REPULSE_DATA.")
@@ -131,7 +131,7 @@ def data_root(root: str | Path | None = None) -> Path:
 
 
 def find(root: Path, layouts: Layouts) -> tuple[Path, ...] | None:
-    """The paths of the first layout that is all there."""
+    """Return the paths of the first layout that is all there."""
     for layout in layouts:
         paths = [_there(root, path) for path in layout]
         if None not in paths:

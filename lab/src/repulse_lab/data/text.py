@@ -11,13 +11,13 @@ from repulse_lab.data.registry import Found, Layouts
 
 
 def clinc150_layouts(split: str) -> Layouts:
-    """The one file of all queries, or the sentences beside it."""
+    """Return the one file of all queries, or that of the sentences next to it."""
     name = "all_wiki_sents.txt" if split == "wikipedia" else "data_full.json"
     return [[f"{folder}/{name}"] for folder in ("oos-eval/data", "files/clinc150", "clinc150")]
 
 
 def read_clinc150(found: Found) -> Contents:
-    """Queries with their intents; those out of scope, and sentences of Wikipedia, have none."""
+    """Read queries with their intents; those out of scope, and sentences of Wikipedia, have none."""
     content = found.paths[0].read_text(encoding="utf-8")
     if found.split == "wikipedia":
         return Contents([line for line in content.splitlines() if line.strip()])

@@ -72,7 +72,7 @@ def build(
     mod: bool = False,
     seed: int = 0,
 ) -> nn.Module:
-    """A network by its name, with fresh weights that depend on the seed alone.
+    """Build a network by its name, with fresh weights that depend on the seed alone.
 
     Args:
         name: one of `NETWORKS`.

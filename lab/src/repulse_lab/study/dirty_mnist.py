@@ -71,7 +71,7 @@ class DirtyMnist:
 
 
 def dirty_mnist(root: str | Path, split: str = "train", *, progress: bool = True) -> DirtyMnist:
-    """MNIST with AmbiguousMNIST: 60,000 clean and 60,000 ambiguous pairs to train on, 10,000 and 60,000 to test on.
+    """Load MNIST with AmbiguousMNIST: 60,000 clean and as many ambiguous training pairs; 10,000 and 60,000 for tests.
 
     The 6,000 ambiguous test images that the last 60,000 show ten times each are `ambiguous_mnist(root, "test").images`.
 
@@ -85,7 +85,7 @@ def dirty_mnist(root: str | Path, split: str = "train", *, progress: bool = True
 
 
 def combined(images: UInt8[Tensor, "N 1 28 28"], labels: Int[Tensor, " N"], dirt: Ambiguous) -> DirtyMnist:
-    """Clean and ambiguous digits in one set of pairs."""
+    """Combine clean and ambiguous digits in one set of pairs."""
     clean = len(images)
     return DirtyMnist(
         images=torch.cat([images, dirt.images.repeat_interleave(LABELS, dim=0)]),
@@ -95,7 +95,7 @@ def combined(images: UInt8[Tensor, "N 1 28 28"], labels: Int[Tensor, " N"], dirt
 
 
 def ambiguous_mnist(root: str | Path, split: str = "train", *, progress: bool = True) -> Ambiguous:
-    """AmbiguousMNIST: 6,000 digits between classes to train on and 6,000 to test on, each with ten labels.
+    """Load AmbiguousMNIST: 6,000 digits between classes to train on, 6,000 to test on, each with ten labels.
 
     Reads `AmbiguousMNIST/amnist_samples.pt` and `amnist_labels.pt` in `root` where they are. Otherwise builds the set
     from MNIST, which takes minutes, and keeps it. Built sets differ from the published one in this:
@@ -128,7 +128,7 @@ def ambiguous_mnist(root: str | Path, split: str = "train", *, progress: bool = 
 
 
 def published(folder: Path) -> Ambiguous | None:
-    """Both halves from the published files, if they are there."""
+    """Read both halves from the published files, if they are there."""
     names = ("amnist_samples.pt", "amnist_labels.pt")
     there = [(folder / name).is_file() for name in names]
     if not any(there):
@@ -152,7 +152,7 @@ def published(folder: Path) -> Ambiguous | None:
 
 
 def built(root: str | Path, folder: Path, seed: int, effort: Effort, held_back: int, progress: bool) -> Ambiguous:
-    """Both halves from the cache, or built and put there; of several processes, one builds and the others wait."""
+    """Read both halves from the cache, or build them; of several processes, one builds and the others wait."""
     path = folder / f"built-{seed}.safetensors"
     about = {"format": FORMAT, "seed": seed, "held_back": held_back, "effort": asdict(effort)}
     found = _kept(path, about)
@@ -168,7 +168,7 @@ def built(root: str | Path, folder: Path, seed: int, effort: Effort, held_back: 
 
 
 def build(root: str | Path, seed: int, effort: Effort, held_back: int, progress: bool = False) -> Ambiguous:
-    """Both halves, made from MNIST as `ambiguous_mnist` says."""
+    """Build both halves from MNIST as `ambiguous_mnist` says."""
     images, labels = load("mnist", "train", root).labelled
     if not 0 < held_back < len(images):
         raise RecipeError(expected("held_back", f"between 0 and {len(images)}", held_back))
@@ -188,7 +188,7 @@ def _packed(data: Ambiguous, about: dict[str, object]) -> bytes:
 
 
 def _kept(path: Path, about: dict[str, object], say: bool = False) -> Ambiguous | None:
-    """What is in the cache, if it is whole and of this build."""
+    """Read what is in the cache, if it is whole and of this build."""
     if not path.is_file():
         return None
     why = "of other settings"

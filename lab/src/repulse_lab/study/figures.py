@@ -46,7 +46,7 @@ class Line:
 
     @staticmethod
     def over(name: str, x: Sequence[float], runs: Sequence[Sequence[float]]) -> Line:
-        """The mean of several runs and, from two on, a band of one standard deviation.
+        """Return the mean of several runs and, from two on, a band of one standard deviation.
 
         Examples:
             >>> line = Line.over("MAP", [0.0, 1.0], [[1.0, 4.0], [3.0, 4.0]])
@@ -203,16 +203,16 @@ class Figure:
     columns: int = 3
 
     def picture(self) -> Picture:
-        """Drawn by matplotlib."""
+        """Draw the figure by matplotlib."""
         return panels([panel.draw for panel in self.panels], columns=self.columns, width=3.8)
 
     def to_json(self) -> dict[str, Any]:
-        """All of it as plain JSON; None where there is no number."""
+        """Return all of it as plain JSON; None where there is no number."""
         return without_nan(asdict(self))
 
     @staticmethod
     def from_json(kept: dict[str, Any]) -> Figure:
-        """The figure that `to_json` gave."""
+        """Read what `to_json` gave."""
         try:
             parts = [_panel(dict(part)) for part in kept["panels"]]
             return Figure(kept["name"], kept["caption"], kept["alt"], parts, kept["columns"])

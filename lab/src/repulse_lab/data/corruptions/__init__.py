@@ -45,7 +45,7 @@ _AT_ONCE = 2**17  # values: what fits a cache, and bounds memory
 
 @torch.no_grad()
 def corrupt(images: Tensor, kind: str, severity: int, generator: Generator | None = None) -> Tensor:
-    """Corrupted images, of the same shape and type.
+    """Corrupt images, keeping their shape and type.
 
     Args:
         images: `(N, C, H, W)` with one or three channels of at least 8 x 8 pixels; bytes, or floats between 0 and 1.
