@@ -416,7 +416,7 @@ def test_divergence_in_the_last_step_is_seen(tmp_path: Path) -> None:
         ({"images": torch.zeros(20, 5), "mean": None, "std": None}, r"for a schedule that crops or flips"),
         (
             {"targets": torch.zeros(19, dtype=torch.long)},
-            r"Expected `targets` to be 20 classes from 0 on, one an image",
+            r"Expected `targets` to be 20 classes from 0 on, one per image",
         ),
         ({"targets": torch.zeros(20)}, r"Expected `targets` to be 20 classes .* but got torch\.float32 of shape"),
         ({"targets": torch.full((20,), -1)}, r"Expected `targets` to be 20 classes from 0 on"),

@@ -28,7 +28,7 @@ def cell(method, seed, repulsion=None, network="LeNet", layers="last", **figures
 
 def findings(outcomes, name="dirty-mnist", missing=()):
     return Findings(
-        name, "A title", "Table 1", "cpu", "repulse reproduce", "today", 1.0, [], list(missing), outcomes=outcomes
+        name, "A title", "Table 1", "cpu", "repulse-lab reproduce", "today", 1.0, [], list(missing), outcomes=outcomes
     )
 
 

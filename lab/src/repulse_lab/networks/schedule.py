@@ -28,7 +28,7 @@ class Schedule:
         factor: see there.
         momentum: of "sgd".
         weight_decay: added to the gradient, times the weights.
-        batch_size: images a step; the last batch of an epoch may be smaller.
+        batch_size: images per step; the last batch of an epoch may be smaller.
         optimizer: "sgd" or "adam".
         policy: "steps", or "onecycle": a linear rise from a 25th of `lr`, then half a cosine down to zero.
         crop: pixels of black by which images are padded on each side before a random crop to their size.

@@ -247,4 +247,4 @@ def _check(
     whole = isinstance(targets, Tensor) and not targets.is_floating_point() and targets.dtype != torch.bool
     if not whole or targets.shape != images.shape[:1] or int(targets.min()) < 0:
         got = f"{targets.dtype} of shape {tuple(targets.shape)}" if isinstance(targets, Tensor) else type(targets)
-        raise DataError(expected("targets", f"{len(images)} classes from 0 on, one an image", got))
+        raise DataError(expected("targets", f"{len(images)} classes from 0 on, one per image", got))

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 
 from repulse.evaluation.table import Table
-from repulse_lab.paper.cifar10 import AUROC, CALIBRATION, MEAN
+from repulse_lab.paper.cifar10 import AUROC, INSIDE, MEAN
 from repulse_lab.paper.printed import printed
 from repulse_lab.study.experiment import Experiment, Outcome
 from repulse_lab.study.grid import Grid, Row, Several, down
@@ -30,7 +29,10 @@ GRID = Grid(
 
 
 def tables(outcomes: Sequence[Outcome]) -> list[Table]:
-    return down(outcomes, CALIBRATION | AUROC | MEAN, "CIFAR-10", partial(printed, "B.5"))
+    def paper(network: str, method: str, repulsion: str | None, metric: str) -> float | None:
+        return printed("B.5", network, method, repulsion, metric)
+
+    return down(outcomes, {key: INSIDE[key] for key in ("accuracy", "ece")} | AUROC | MEAN, "CIFAR-10", paper)
 
 
 EXPERIMENT = Experiment("architectures", "The same methods on other networks", "Table B.5", GRID.plan, tables)

@@ -18,7 +18,6 @@ INSIDE = {
     "nll": Column("NLL", 3, "lower", "Negative log-likelihood, in nats."),
     "ece": Column("ECE", 2, "lower", "Expected calibration error, in per cent."),
 }
-CALIBRATION = {key: INSIDE[key] for key in ("accuracy", "ece")}
 MEAN = {"mean auroc": Column("mean AUROC", 1, "higher", "Mean over the foreign sets.")}
 AUROC = {f"{name} auroc": Column(name, 1, "higher", f"AUROC of telling {name}.") for name in SETS["cifar10"]}
 ROWS = (

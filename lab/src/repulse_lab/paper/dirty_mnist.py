@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 
 from repulse.evaluation.table import Column, Table
 from repulse_lab.paper.printed import printed
@@ -36,7 +35,10 @@ GRID = Grid(
 
 
 def tables(outcomes: Sequence[Outcome]) -> list[Table]:
-    return down(outcomes, COLUMNS, "DirtyMNIST", partial(printed, "B.2"))
+    def paper(network: str, method: str, repulsion: str | None, metric: str) -> float | None:
+        return printed("B.2", network, method, repulsion, metric)
+
+    return down(outcomes, COLUMNS, "DirtyMNIST", paper)
 
 
 EXPERIMENT = Experiment(

@@ -1,4 +1,4 @@
-"""`repulse report`: one page out of what experiments left behind, with everything in it and no network behind it.
+"""`repulse-lab report`: one page out of what experiments left behind, with everything in it and no network behind it.
 
 reproduction.html   the page, filled by jinja2
 reproduction.css    its style
@@ -52,10 +52,10 @@ class Summary:
             "Experiments": str(len(self.findings)),
             "Cells run": str(len({outcome.key for outcome in every})),
             "Seeds, at most": str(len({outcome.labels.get("seed") for outcome in every} - {None}) or 1),
-            "Beside the paper’s": f"{self.compared} numbers",
+            "Compared with the paper": f"{self.compared} numbers",
             "Date": dates[0] if len(dates) == 1 else f"{dates[0]} to {dates[-1]}",
         }
-        return {name: fact for name, fact in facts.items() if self.compared or name != "Beside the paper’s"}
+        return {name: fact for name, fact in facts.items() if self.compared or name != "Compared with the paper"}
 
     @property
     def names(self) -> set[str]:

@@ -12,10 +12,10 @@ from typing import Any
 
 from repulse.evaluation.compare import ORACLE
 from repulse.evaluation.table import Table
-from repulse_lab.study.figures import MANY, Figure, Line, Lines, Points
+from repulse_lab.study.figures import BUNDLE, Figure, Line, Lines, Points
 
-MOST_ROWS = 40
-"""So many rows of numbers are written below a figure; experiment.json has all."""
+MAX_ROWS = 40
+"""Maximum number of rows of numbers below a figure; experiment.json has all."""
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,7 @@ def drawn(figure: Figure) -> str:
 def bundle(panel: Lines) -> list[Line]:
     """Return lines that are too many to tell apart: those without a name, or all."""
     curves = [line for line in panel.lines if not line.dots]
-    if len(curves) <= MANY:
+    if len(curves) <= BUNDLE:
         return []
     return [line for line in curves if not line.name] or curves
 
@@ -128,7 +128,7 @@ def _of_lines(panel: Lines) -> Numbers:
     known = set(map(id, bundled))
     columns = {line.name or panel.y: _by_x(line) for line in panel.lines if id(line) not in known}
     every = sorted({x for line in panel.lines for x in line.x if math.isfinite(x)})
-    step = max(1, -(-len(every) // MOST_ROWS))
+    step = max(1, -(-len(every) // MAX_ROWS))
     if bundled:
         at: dict[float, list[float]] = {}
         for line in bundled:

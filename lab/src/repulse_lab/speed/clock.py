@@ -43,8 +43,8 @@ class Clock:
     Attributes:
         now: what counts: processor seconds of this process, which others cannot take from it, by default. Runs on
             several threads, which wait for each other, need the time on the wall.
-        rounds: at least so many.
-        seconds: go on for so long, on the wall.
+        rounds: minimum number of rounds.
+        seconds: minimum time of all rounds together, on the wall.
         slot: seconds for which a run is repeated before the next one has its turn.
         wall: what the time on the wall is.
     """

@@ -129,4 +129,4 @@ def read(out: Path) -> list[BenchmarkResult]:
     except (OSError, ValueError, KeyError, TypeError) as reason:
         if isinstance(reason, CheckpointError):
             raise
-        raise CheckpointError(expected(f"the file {path}", "what `repulse bench` wrote", str(reason))) from reason
+        raise CheckpointError(expected(f"the file {path}", "what `repulse-lab bench` wrote", str(reason))) from reason

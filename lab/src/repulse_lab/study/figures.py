@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure as Picture
 
-MANY = 12
-"""From so many lines on, those without a band are drawn thin, all without names: a bundle, not a comparison."""
+BUNDLE = 12
+"""Above this number of lines, those without a band are drawn thin, and all without names."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ class Lines:
     kind: str = "lines"
 
     def draw(self, axis: Axes) -> None:
-        many = len(self.lines) > MANY
+        many = len(self.lines) > BUNDLE
         if self.diagonal:
             axis.plot([0, 1], [0, 1], color=INK, linewidth=0.8, linestyle=":")
         for line, colour in zip(self.lines, cycle(PALETTE), strict=False):
