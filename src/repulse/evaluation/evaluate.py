@@ -16,11 +16,12 @@ from torch import Tensor
 from tqdm import tqdm
 
 from repulse._files import with_nan, without_nan, write_whole
+from repulse.baselines.contract import Predictor
 from repulse.ensemble import Ensemble
 from repulse.errors import CheckpointError, DataError, RecipeError, check_positive_integer, expected
 from repulse.evaluation import summary
 from repulse.evaluation.overlap import Index, batches_of
-from repulse.evaluation.passes import Method, Pass, cut, labelled_batches, pass_over
+from repulse.evaluation.passes import Pass, cut, labelled_batches, pass_over
 from repulse.metrics.resampling import Interval
 from repulse.prediction import ClassPrediction
 
@@ -125,7 +126,7 @@ class Evaluation:
 
 
 def evaluate(
-    method: Method,
+    method: Predictor,
     id: Any,
     ood: Mapping[str, Any] | None = None,
     repulsion: Any = None,
@@ -139,7 +140,7 @@ def evaluate(
     """Measure a method on data it was not fitted on.
 
     Args:
-        method: an `Ensemble`, `Heads`, a baseline, or anything else that is a `Method`.
+        method: an `Ensemble`, `Heads`, a baseline, or any other `Predictor`.
         id: in-distribution data that the fit has not seen: `(inputs, targets)`, or a loader of labelled batches.
         ood: for each foreign set its name and its inputs, or a loader of them.
         repulsion: the samples that the method was repelled on, in the form of the other inputs (a tensor, a loader, or
@@ -151,8 +152,9 @@ def evaluate(
         batch_size: most samples that the method sees at once.
         progress: show a bar over a set that takes more than two seconds.
     """
-    if not isinstance(method, Method):
-        raise DataError(expected("method", "something with `predict` and `score`", type(method).__name__))
+    if not isinstance(method, Predictor):
+        wanted = "something with `predict`, `score` and `predict_and_score`"
+        raise DataError(expected("method", wanted, type(method).__name__))
     if isinstance(bootstrap, bool) or not isinstance(bootstrap, int) or bootstrap < 0:
         raise RecipeError(expected("bootstrap", "a number of resamples, or 0", repr(bootstrap)))
     check_positive_integer("batch_size", batch_size)
@@ -214,6 +216,3 @@ def _named(ood: Mapping[str, Any] | None) -> dict[str, Any]:
     if taken:
         raise DataError(expected("the names in `ood`", "other than 'id' and 'edges'", repr(taken.pop())))
     return dict(ood or {})
-
-
-__all__ = ["Evaluation", "Method", "evaluate"]

@@ -7,12 +7,12 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from repulse.baselines import METHODS, DeepEnsemble, LastLayer, LastLayerEnsemble, Method, Setting, build
+from repulse.baselines import METHODS, DeepEnsemble, LastLayer, LastLayerEnsemble, Method, Resources, build
 from repulse.prediction import ClassPrediction
 from repulse.recipe import NAMED
 from repulse_lab.jobs.job import Place, Result, work
@@ -24,7 +24,6 @@ from repulse_lab.study.measures import Dirt, Trial, measure_digits, measure_phot
 MAIN = ("KMNIST", "FashionMNIST", "Omniglot")
 """Sets whose mean is taken on digits, as in the paper."""
 
-SECONDS = {"SNGP": 22.0, "LL-Laplace": 12.0, "MAP": 3.0, "DDU": 4.0, "KNN": 8.0, "ViM": 4.0, "Energy": 3.0}
 CODE = (
     "repulse.particles",
     "repulse.recipe",
@@ -36,7 +35,7 @@ CODE = (
 )
 
 
-@work(*CODE, seconds=lambda about: SECONDS.get(about["method"], 6.0))
+@work(*CODE, seconds=lambda about: METHODS.get(about["method"], Method).seconds)
 def measure(about: Mapping[str, Any], place: Place) -> Result:
     """Every figure of one method.
 
@@ -88,15 +87,14 @@ def _made(about: Mapping[str, Any], view: View, classes: int) -> Method:
     if about["method"] in NAMED:
         recipe = NAMED[about["method"]].replace(**about.get("recipe", {}), seed=about["seed"])
         return LastLayerEnsemble(classes, recipe, repelled, view.taps)
-    return build(about["method"], Setting(view.layer, repelled, view.taps, about["seed"]))
+    return build(about["method"], Resources(view.layer, repelled, view.taps, about["seed"]))
 
 
 def code_of(method: str) -> tuple[str, ...]:
     """The module of a method, whose code decides what it finds, and those of other methods that it uses."""
     if method not in METHODS:
         return (DeepEnsemble.__module__,)
-    one = torch.zeros(2, 1)
-    own = sys.modules[type(METHODS[method](Setting(LastLayer(one, one[:, 0]), one))).__module__]
+    own = sys.modules[METHODS[method].__module__]
     others = {getattr(thing, "__module__", None) for thing in vars(own).values()}
     others = {name for name in others if name and name.startswith("repulse.baselines.")}
     return (own.__name__, *sorted(others - {own.__name__, "repulse.baselines.contract"}))
@@ -112,7 +110,7 @@ class Members(Method):
 
     layers: Sequence[LastLayer]
 
-    name: ClassVar[str] = "DE"
+    name = "DE"
 
     def _fit(self, features: Tensor, targets: Tensor) -> None:
         """The members are trained already."""

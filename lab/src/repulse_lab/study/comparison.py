@@ -16,7 +16,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from repulse._files import with_nan, without_nan, write_whole
-from repulse.baselines import METHODS, DeepEnsemble, Method, Setting, build
+from repulse.baselines import METHODS, DeepEnsemble, Method, Resources, build
 from repulse.errors import CheckpointError, DataError, check_choice, expected
 from repulse.evaluation.compare import ORACLE
 from repulse.evaluation.overlap import overlap
@@ -28,12 +28,6 @@ HEADINGS = {
     "last": "Penultimate features, as in the paper",
     "auto": "Penultimate features and taps of earlier stages",
 }
-
-NO_TAPS = ("LL-Laplace (full)", "LL-Laplace (diagonal)")
-"""Methods whose Jacobians are too large for features with taps."""
-
-USES_REPULSION = ("discriminator", "outlier exposure", "fs-RLL-E", "repulse")
-"""Methods that are given the repulsion samples."""
 
 
 @dataclass(frozen=True)
@@ -136,8 +130,8 @@ def _cell(problem: Problem, bench: Bench, row: Row, seed: int, same: bool) -> Ce
         start = time.process_time()
         method = problem.extra[row.method](bench, seed)
     else:
-        method = build(row.method, Setting(view.layer, outside, view.taps, seed))
-        if same and seed and not method.seeded:
+        method = build(row.method, Resources(view.layer, outside, view.taps, seed))
+        if same and seed and not method.random:
             return None
         start = time.process_time()
         method.fit(view.train, bench.images.targets)
@@ -246,10 +240,10 @@ def rows_for(repulsion: Sequence[str], only_heads: Sequence[str] = (), extra: Se
     """
     rows = [Row(name) for name in extra]
     for layers in ("last", "auto"):
-        for method in METHODS:
-            if method in USES_REPULSION:
+        for method, kind in METHODS.items():
+            if kind.uses_repulsion:
                 rows += [Row(method, name, layers) for name in repulsion]
                 rows += [Row(method, name, layers) for name in only_heads if method == "fs-RLL-E"]
-            elif layers == "last" or method not in NO_TAPS:
+            elif layers == "last" or kind.accepts_taps:
                 rows.append(Row(method, None, layers))
     return rows

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from repulse.baselines import METHODS, LastLayerEnsemble
 from repulse.evaluation.table import Column, Table
 from repulse.recipe import PAPER_TRAINING
 from repulse_lab.jobs.job import Job
@@ -19,12 +20,6 @@ from repulse_lab.study.collections import FOREIGN, SETS, TRAINING, repulsion_of,
 from repulse_lab.study.experiment import Cell, Outcome, Plan, Setting, groups
 from repulse_lab.study.features import features_job
 from repulse_lab.study.training import PUBLISHED, Network
-
-SEEDLESS = ("MAP", "MAP + temperature", "DDU", "KNN", "ViM", "Energy", "Mahalanobis", "discriminator")
-"""Methods in which nothing is random."""
-
-HEADS = ("LL-E", "RLL-E", "fs-RLL-E")
-"""The paper's methods, which the paper preset trains as the paper did."""
 
 
 @dataclass(frozen=True)
@@ -114,8 +109,10 @@ class Grid:
                 return []
             named = {**labels, "method": f"DE-{len(members)}", "row": f"DE-{len(members)}", "seed": 0}
             return [Cell(deep_ensemble_job(self.collection, members, setting.data), named)]
-        fixed = row.method in SEEDLESS and not network.schedule
-        recipe = ({} if setting.small or row.method not in HEADS else PAPER_TRAINING) | dict(row.recipe)
+        kind = METHODS[row.method]
+        fixed = not kind.random and not network.schedule
+        from_paper = issubclass(kind, LastLayerEnsemble) and kind.in_paper
+        recipe = (PAPER_TRAINING if from_paper and not setting.small else {}) | dict(row.recipe)
         return [
             Cell(
                 cell_job(self.collection, network, row, seed, setting.data, recipe),

@@ -123,13 +123,13 @@ def _folds(trial: Trial, pairs: Tensor, targets: Tensor) -> Iterator[tuple[Tenso
     is judged on the other half, and on as large a part of the samples outside, which keeps their proportion.
     """
     test, outside = trial.sets()
-    if not hasattr(trial.method, "calibrate"):
+    if not trial.method.calibrates:
         yield torch.ones(len(test), dtype=torch.bool), outside
         return
     for fold, half in enumerate(halves(len(test))):
         here = torch.zeros(len(test), dtype=torch.bool).index_fill(0, half, True)
         known = ~here[pairs]
-        trial.method.calibrate(test[pairs[known]], targets[known])  # pyright: ignore[reportAttributeAccessIssue]
+        trial.method.calibrate(test[pairs[known]], targets[known])
         yield here, {name: samples[halves(len(samples))[fold]] for name, samples in outside.items()}
 
 
