@@ -1,6 +1,6 @@
 """`repulse-lab report`: one page out of what experiments left behind, with everything in it and no network behind it.
 
-reproduction.html   the page, filled by jinja2
+reproduction.html   the body of the page, filled by jinja2; the library makes a document of it
 reproduction.css    its style
 reproduction.js     tables that sort, claims that filter, light and dark
 kinds.js            lines, points and heat maps: how each is drawn, pointed at and read
@@ -19,9 +19,12 @@ from typing import Any
 from repulse._files import write_whole
 from repulse._version import __version__
 from repulse.errors import DataError, expected
+from repulse.evaluation.page import document
 from repulse_lab.report import views
 from repulse_lab.study.claims import VERDICTS, JudgedClaim, read_judged
 from repulse_lab.study.output import FILE, Findings, read
+
+TITLE = "Reproducing the paper"
 
 
 @dataclass(frozen=True)
@@ -99,10 +102,13 @@ def render(summary: Summary) -> str:
     pages.filters["written"] = views.written
     pages.filters["drawn"] = lambda figure: Markup(views.drawn(figure))
 
-    def inline(name: str) -> Markup:
-        return Markup((Path(__file__).parent / name).read_text(encoding="utf-8"))
+    body = pages.get_template("reproduction.html").render(summary=summary, version=__version__, title=TITLE).lstrip()
+    script = "".join(map(_resource, ("kinds.js", "charts.js", "reproduction.js")))
+    return document(TITLE, _resource("reproduction.css"), body, script)
 
-    return pages.get_template("reproduction.html").render(summary=summary, inline=inline, version=__version__).lstrip()
+
+def _resource(name: str) -> str:
+    return Path(__file__).with_name(name).read_text(encoding="utf-8")
 
 
 def spans(claim: JudgedClaim, claims: Iterable[JudgedClaim]) -> dict[str, float]:
