@@ -127,7 +127,7 @@ def test_toy_retrofits_a_trained_network(place, monkeypatch):
 
 def test_spread_of_two_classes_is_that_of_either():
     p = torch.tensor([[0.2, 0.8], [0.6, 0.4]]).unsqueeze(1)
-    assert float(toy.spread(ClassPrediction(p.log()))) == pytest.approx(0.2)
+    assert float(toy.particle_std(ClassPrediction(p.log()))) == pytest.approx(0.2)
 
 
 def test_gap_is_the_middle_third_and_nothing_of_it_is_fitted(place):

@@ -24,7 +24,7 @@ SETS = "Tiny ImageNet"
 
 
 def rows() -> list[Row]:
-    """The paper's form, then each change of it alone, then this library's own recipe without each of its parts."""
+    """Return the paper's form, then each change of it alone, then this library's recipe without each of its parts."""
     plain = [Row("fs-RLL-E", SETS, label="fs-RLL-E")]
     for name, values in CHANGES.items():
         plain += [Row("fs-RLL-E", SETS, recipe={name: value}, label=f"{_words(name)}: {value}") for value in values]

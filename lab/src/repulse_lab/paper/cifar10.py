@@ -18,7 +18,7 @@ INSIDE = {
     "nll": Column("NLL", 3, "lower", "Negative log-likelihood, in nats."),
     "ece": Column("ECE", 2, "lower", "Expected calibration error, in per cent."),
 }
-MEAN = {"mean auroc": Column("mean AUROC", 1, "higher", "Mean over the foreign sets.")}
+MEAN = {"mean auroc": Column("mean AUROC", 1, "higher", "Mean over the out-of-distribution sets.")}
 AUROC = {f"{name} auroc": Column(name, 1, "higher", f"AUROC of telling {name}.") for name in SETS["cifar10"]}
 ROWS = (
     *map(Row, ("MAP", "Energy", "KNN", "ViM", "DDU", "SNGP", "LL-Laplace", "LL-E", "RLL-E")),
@@ -62,4 +62,4 @@ def figures(outcomes: Sequence[Outcome]) -> list[Figure]:
     return curves.figures(outcomes, "CIFAR-10", "cifar10")
 
 
-EXPERIMENT = Experiment("cifar10", "Every method on CIFAR-10 and foreign photographs", "Table 2", plan, tables, figures)
+EXPERIMENT = Experiment("cifar10", "Every method on CIFAR-10", "Table 2", plan, tables, figures)

@@ -30,4 +30,4 @@ def tables(outcomes: Sequence[Outcome]) -> list[Table]:
     return down(outcomes, INSIDE | AUROC | MEAN, "CIFAR-100")
 
 
-EXPERIMENT = Experiment("cifar100", "Every method on CIFAR-100 and foreign photographs", "Table 3", GRID.plan, tables)
+EXPERIMENT = Experiment("cifar100", "Every method on CIFAR-100", "Table 3", GRID.plan, tables)

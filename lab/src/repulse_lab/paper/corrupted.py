@@ -51,7 +51,7 @@ def _pass_seconds(about: Mapping[str, Any]) -> float:
     seconds=_pass_seconds,
 )
 def corrupt_images(about: Mapping[str, Any], place: Place) -> Result:
-    """Features, by one network, of the first test images under one corruption at each severity, kept in a file."""
+    """Compute features, by one network, of the first test images under one corruption at each severity."""
     images = images_of(about["collection"], place.data)
     network = load_network(about["collection"], about["network"], about["seed"], place)
     layers = "last" if about["network"]["name"] in NO_TAPS else "auto"
@@ -67,7 +67,7 @@ def corrupt_images(about: Mapping[str, Any], place: Place) -> Result:
 
 
 def corruption_job(about: Mapping[str, Any], network: Mapping[str, Any], seed: int, kind: str) -> Job:
-    """The job that keeps features of images under one corruption, or of clean ones.
+    """Return the job that keeps features of images under one corruption, or of clean ones.
 
     Args:
         about: with the "collection", the "count" of images, and whether they come from the "published" files.
@@ -104,7 +104,7 @@ def _seconds(about: Mapping[str, Any]) -> float:
 
 @work(*CODE, "repulse_lab.study.bench", "repulse_lab.study.cells", seconds=_seconds)
 def judge_under_corruption(about: Mapping[str, Any], place: Place) -> Result:
-    """A method, fitted on clean training features, on all corrupted images."""
+    """Judge a method, fitted on clean training features, on all corrupted images."""
     trial, _ = fitted(about, place)
     changes = _changes(about, trial, place)
     found: dict[tuple[str, int], dict[str, float]] = {}
@@ -138,7 +138,7 @@ def _first(features: Tensor, columns: int) -> Tensor:
 
 
 def _judged(prediction: Prediction, targets: Tensor) -> dict[str, float]:
-    """All metrics on one set; a single member has no epistemic uncertainty to speak of."""
+    """Compute all metrics on one set; a single member has no epistemic uncertainty to speak of."""
     assert isinstance(prediction, ClassPrediction)
     found = {"nll": metrics.nll(prediction, targets), "ece": 100 * metrics.ece(prediction, targets)}
     found["accuracy"] = 100 * metrics.accuracy(prediction, targets)
@@ -147,7 +147,7 @@ def _judged(prediction: Prediction, targets: Tensor) -> dict[str, float]:
 
 
 def summary(found: Mapping[tuple[str, int], Mapping[str, float]]) -> dict[str, float]:
-    """Means over corruptions at each severity, over all severities, and corruptions one by one at some of them."""
+    """Average over corruptions at each severity, over all severities, and list some corruptions one by one."""
     figures: dict[str, float] = {}
     for metric in found[CLEAN, 0]:
         means = [statistics.fmean(found[kind, severity][metric] for kind in KINDS) for severity in SEVERITIES]
@@ -159,5 +159,5 @@ def summary(found: Mapping[tuple[str, int], Mapping[str, float]]) -> dict[str, f
 
 
 def words(kind: str) -> str:
-    """The name of a corruption."""
+    """Return the name of a corruption."""
     return kind.replace("_", " ")

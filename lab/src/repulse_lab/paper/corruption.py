@@ -64,7 +64,7 @@ def plan(setting: Setting) -> Plan:
 
 
 def _cell(cell: Cell, name: str, what: Mapping[str, Any]) -> Cell:
-    """The cell of a grid with corrupted images in the place of foreign ones."""
+    """Return the cell of a grid with corrupted images in the place of out-of-distribution ones."""
     about = {**cell.job.about, **what}
     kept = [corruption_job(about, *network, kind) for network in networks_of(about) for kind in (CLEAN, *KINDS)]
     job = Job(judge_under_corruption, about, (*cell.job.needs, *kept), cell.job.code)
@@ -72,7 +72,7 @@ def _cell(cell: Cell, name: str, what: Mapping[str, Any]) -> Cell:
 
 
 def tables(outcomes: Sequence[Outcome]) -> list[Table]:
-    """For each metric, methods by severity."""
+    """Make, for each metric, a table of methods by severity."""
     made = []
     for (name,), found in groups(outcomes, "collection").items():
         for metric, column in METRICS.items():
@@ -86,7 +86,7 @@ def tables(outcomes: Sequence[Outcome]) -> list[Table]:
 
 
 def figures(outcomes: Sequence[Outcome]) -> list[Figure]:
-    """Curves over severities, then corruptions one by one."""
+    """Draw curves over severities, then corruptions one by one."""
     made = []
     for (name,), found in groups(outcomes, "collection").items():
         made += [_curves(name, found), *(_one_by_one(name, found, metric) for metric in ("ece", "nll"))]
@@ -126,7 +126,7 @@ def _one_by_one(name: str, outcomes: Sequence[Outcome], metric: str) -> Figure:
 
 
 def _panel(title: str, outcomes: Sequence[Outcome], metric: str, kind: str | None = None) -> Lines:
-    """A line for each method that has the metric, in the mean or, without names, under one corruption."""
+    """Draw a line for each method that has the metric: the mean or, without names, under one corruption."""
     keys = {severity: f"{metric} severity {severity}" for severity in ((0,) if kind else (0, *SEVERITIES))}
     keys |= {severity: f"{metric} {words(kind)} {severity}" for severity in SHOWN} if kind else {}
     lines = []

@@ -15,7 +15,7 @@ COLUMNS = {
     "nll": Column("NLL", 3, "lower", "Negative log-likelihood, in nats."),
     "ece": Column("ECE", 2, "lower", "Expected calibration error, in per cent."),
     "clean ambiguous": Column("MNIST/ambiguous", 1, "higher", "AUROC by aleatoric uncertainty."),
-    "clean mean": Column("MNIST/OOD", 1, "higher", "AUROC by epistemic uncertainty, mean over the foreign sets."),
+    "clean mean": Column("MNIST/OOD", 1, "higher", "AUROC by epistemic uncertainty, mean over the OOD sets."),
     "ambiguous mean": Column("ambiguous/OOD", 1, "higher", "The same, against ambiguous digits."),
 }
 ROWS = (
@@ -42,5 +42,5 @@ def tables(outcomes: Sequence[Outcome]) -> list[Table]:
 
 
 EXPERIMENT = Experiment(
-    "dirty-mnist", "Every method on clean, ambiguous and foreign digits", "Table 1", GRID.plan, tables
+    "dirty-mnist", "Every method on clean, ambiguous and out-of-distribution digits", "Table 1", GRID.plan, tables
 )

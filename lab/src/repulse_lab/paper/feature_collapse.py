@@ -22,12 +22,16 @@ SETS = ("EMNIST", "letters", "KMNIST", "FashionMNIST", "Omniglot")
 def tables(outcomes: Sequence[Outcome]) -> list[Table]:
     known = [name for name in SETS if any(f"ambiguous {name}" in one.figures for one in outcomes)]
     metrics = {f"ambiguous {name}": Column(name, 1, "higher") for name in known}
-    title = "AUROC ambiguous digits against each foreign set"
-    table = across(outcomes, metrics, "network, foreign set", title, partial(printed, "B.3"))
+    title = "AUROC ambiguous digits against each out-of-distribution set"
+    table = across(outcomes, metrics, "network, OOD set", title, partial(printed, "B.3"))
     table.footnote = "Heads that are repelled on the set of their row are oracles: they have seen other images of it."
     return [table]
 
 
 EXPERIMENT = Experiment(
-    "feature-collapse", "What do features keep of foreign sets that heads are told of?", "Table B.3", GRID.plan, tables
+    "feature-collapse",
+    "What do features keep of out-of-distribution sets that heads repel on?",
+    "Table B.3",
+    GRID.plan,
+    tables,
 )

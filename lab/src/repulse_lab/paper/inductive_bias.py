@@ -23,8 +23,8 @@ TITLES = {
     "accuracy": "Accuracy",
     "ece": "ECE",
     "clean ambiguous": "AUROC MNIST against ambiguous digits, by aleatoric uncertainty",
-    "clean mean": "AUROC MNIST against foreign sets, by epistemic uncertainty",
-    "ambiguous mean": "AUROC ambiguous digits against foreign sets, by epistemic uncertainty",
+    "clean mean": "AUROC MNIST against out-of-distribution sets, by epistemic uncertainty",
+    "ambiguous mean": "AUROC ambiguous digits against out-of-distribution sets, by epistemic uncertainty",
 }
 
 

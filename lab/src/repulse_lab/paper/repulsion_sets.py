@@ -26,7 +26,7 @@ def tables(outcomes: Sequence[Outcome]) -> list[Table]:
         like = "WRN-28-10" if network in ("ResNet-20", "ResNet-32") else network
         return printed("B.6", like, method, repulsion, metric)
 
-    table = across(outcomes, metrics, "network, foreign set", "AUROC CIFAR-10 against each foreign set", paper)
+    table = across(outcomes, metrics, "network, OOD set", "AUROC CIFAR-10 against each out-of-distribution set", paper)
     table.footnote = "Heads that are repelled on the set of their row are oracles: they have seen other images of it."
     return [table]
 

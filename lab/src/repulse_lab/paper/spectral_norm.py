@@ -22,7 +22,7 @@ ROWS = (
 
 
 def normalised(network: Network) -> tuple[Network, ...]:
-    """Without spectral normalisation, and with two coefficients."""
+    """Return a network without spectral normalisation, and with two coefficients."""
     others = [replace(network, label=f"{network.label} (SN {c:g})", spectral_norm=c) for c in (3.0, 7.0)]
     return (replace(network, spectral_norm=None), *others)
 

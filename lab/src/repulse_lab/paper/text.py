@@ -60,7 +60,7 @@ DRAWN = ("MAP", "ViM", "fs-RLL-E", "repulse")
     seconds=lambda about: 60 + 0.006 * about["most"],
 )
 def sentences(about: Mapping[str, Any], place: Place) -> Result:
-    """Features of all sentences, taps last, and the classifier on them, in one file."""
+    """Compute features of all sentences, taps last, and the classifier on them, in one file."""
     texts = {name: load("clinc150", part, place.data) for name, part in SETS.items()}
     tokenizer, encoder = minilm()
     with torch.random.fork_rng(devices=[]):
@@ -83,7 +83,7 @@ def sentences(about: Mapping[str, Any], place: Place) -> Result:
 
 
 def classifier(features: Tensor, labels: Tensor, ridge: float = 3e-6) -> LastLayer:
-    """Logistic regression on features of unit length, as anyone would fit it to frozen embeddings."""
+    """Fit logistic regression to features of unit length, as anyone would to frozen embeddings."""
     weight = torch.zeros(int(labels.max()) + 1, features.shape[1], requires_grad=True)
     bias = torch.zeros(len(weight), requires_grad=True)
     optimizer = torch.optim.LBFGS([weight, bias], max_iter=200, line_search_fn="strong_wolfe")
@@ -142,7 +142,7 @@ def intents(about: Mapping[str, Any], place: Place) -> Result:
 
 
 def _roc(inside: Tensor, outside: Tensor, points: int = 80) -> list[list[float]]:
-    """Shares of queries flagged, inside and outside, at thresholds that are dense where few inside are."""
+    """Return shares of queries flagged, inside and outside, at thresholds that are dense where few inside are."""
     at = torch.linspace(0, 1, points).square()
     thresholds = inside.double().quantile(1 - at.double())
     return [[round(float((s >= t).double().mean()), 4) for t in thresholds.to(s)] for s in (inside, outside)]
@@ -182,7 +182,7 @@ COLUMNS = {
 
 
 def tables(outcomes: Sequence[Outcome]) -> list[Table]:
-    """Every method in one table."""
+    """Put every method in one table."""
     table = Table("method", list(COLUMNS.values()), title="CLINC150: 150 intents, and queries out of scope")
     for found in groups(outcomes, "method", "repulsion", "layers").values():
         table.add(_name(found[0]), [[one.figures[key] for key in COLUMNS] for one in found])
@@ -201,7 +201,7 @@ def _percent(curve: Sequence[Sequence[float]]) -> tuple[list[float], list[float]
 
 
 def figures(outcomes: Sequence[Outcome]) -> list[Figure]:
-    """The left part of the ROC curves, where a detector would work."""
+    """Draw the left part of the ROC curves, where a detector would work."""
     drawn = [o for o in outcomes if "roc" in o.result and o.labels["method"] in DRAWN]
     lines = [Line(_name(o), *_percent(o.result["roc"])) for o in drawn]
     if not lines:

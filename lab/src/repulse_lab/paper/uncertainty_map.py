@@ -47,7 +47,7 @@ GRID = Grid(
     seconds=lambda about: 8.0 if about["method"] == "repulse" else 4.0,
 )
 def map_uncertainty(about: Mapping[str, Any], place: Place) -> Result:
-    """Where each set lies on the map: means, counts in bins and, for the first seed, some points with their images."""
+    """Locate each set on the map: means, counts in bins and, for the first seed, some points with images."""
     trial, _ = fitted(about, place)
     clean = Dirt.of(place.data).clean
     test, outside = trial.sets()
@@ -70,7 +70,7 @@ def map_uncertainty(about: Mapping[str, Any], place: Place) -> Result:
 
 
 def histogram(aleatoric: Tensor, epistemic: Tensor) -> list[list[int]]:
-    """Counts in square bins, rows from bottom to top.
+    """Count in square bins, rows from bottom to top.
 
     Examples:
         >>> counts = histogram(torch.tensor([0.0, 2.3, 2.3]), torch.tensor([0.0, 0.0, 0.01]))
@@ -82,7 +82,7 @@ def histogram(aleatoric: Tensor, epistemic: Tensor) -> list[list[int]]:
 
 
 def _sample(aleatoric: Tensor, epistemic: Tensor, pictures: Tensor) -> dict[str, list[Any]]:
-    """Some points, the same ones for every method, and their images as base64 PNG."""
+    """Choose some points, the same ones for every method, and their images as base64 PNG."""
     chosen = torch.randperm(len(pictures), generator=torch.Generator().manual_seed(0))[:SAMPLED]
     x, y = ([round(value, 4) for value in of[chosen].tolist()] for of in (aleatoric, epistemic))
     images = [base64.b64encode(png_of(picture / 255)).decode() for picture in pictures[chosen]]
@@ -100,7 +100,7 @@ def plan(setting: Setting) -> Plan:
 
 
 def tables(outcomes: Sequence[Outcome]) -> list[Table]:
-    """Means of both kinds on every set, and how much of the sum is epistemic."""
+    """Tabulate means of both kinds on every set, and how much of the sum is epistemic."""
     names = {"MNIST": "MNIST", "ambiguous": "ambiguous", **{name: name for name in MAIN}}
     kinds = {
         "Mean aleatoric uncertainty, nats": ("aleatoric {} mean", 3),
@@ -115,7 +115,7 @@ def tables(outcomes: Sequence[Outcome]) -> list[Table]:
 
 
 def figures(outcomes: Sequence[Outcome]) -> list[Figure]:
-    """Of the first seed of each method: histograms, and points with their images."""
+    """Draw, of the first seed of each method, histograms, and points with their images."""
     first = [one for one in outcomes if one.labels["seed"] == 0 and "counts" in one.result]
     by_network = groups(first, "network").items()
     return [draw(str(network), found) for (network,), found in by_network for draw in (_histograms, _map)]

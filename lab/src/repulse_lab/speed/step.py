@@ -27,7 +27,7 @@ SIZES = ((64, 10), (512, 10), (640, 100), (2048, 1000))
 RECIPES = {"fs-RLL-E": FS_RLL_E, "default recipe": Recipe()}
 KINDS = {"": Closed, " by autograd": Autograd}
 GOALS = {("fs-RLL-E", 64): 6.0, ("fs-RLL-E", 512): 1.8, ("fs-RLL-E", 2048): 1.1}
-ROWS, FEW = 50_000, 4_000
+ROWS, ROWS_OF_LARGE = 50_000, 4_000
 """From which batches are gathered; few for large features, of which even these do not stay in the cache."""
 
 
@@ -79,7 +79,7 @@ def steps(kind: type[Closed | Autograd], d: int, classes: int, recipe: Recipe) -
 def make_stepper(kind: type[Stepper], d: int, classes: int, recipe: Recipe) -> tuple[Stepper, Run]:
     """Return what takes steps, and one step of it."""
     generator = torch.Generator().manual_seed(0)
-    samples = ROWS if d <= 640 else FEW
+    samples = ROWS if d <= 640 else ROWS_OF_LARGE
     x, away = (torch.randn(samples, d, generator=generator) for _ in range(2))
     y = torch.randint(classes, (samples,), generator=generator)
     problem = Problem(x, y, away, as_it_is, Classification(classes))

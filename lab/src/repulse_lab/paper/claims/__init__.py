@@ -41,13 +41,13 @@ def write_claims(folder: str | Path) -> list[JudgedClaim]:
 
 
 def by_verdict(judged: Sequence[JudgedClaim]) -> dict[str, list[JudgedClaim]]:
-    """Verdicts that occur, in order, with their claims."""
+    """Group claims by verdict, in order."""
     found = {word: [one for one in judged if one.verdict == word] for word in VERDICTS}
     return {word: ones for word, ones in found.items() if ones}
 
 
 def markdown(judged: Sequence[JudgedClaim]) -> str:
-    """A page, by verdict."""
+    """Return a page, by verdict."""
     parts = ["# Claims of the paper", _counts(judged)]
     for word, ones in by_verdict(judged).items():
         parts.append(f"## {word.capitalize()} ({len(ones)})")
@@ -58,7 +58,7 @@ def markdown(judged: Sequence[JudgedClaim]) -> str:
 
 
 def table(judged: Sequence[JudgedClaim]) -> str:
-    """Verdicts on the left, claims and evidence on the right, in lines of at most 110 characters."""
+    """Format verdicts on the left, claims and evidence on the right, in lines of at most 110 characters."""
     indent = max(map(len, VERDICTS)) + 2
     lines = []
     for word, ones in by_verdict(judged).items():

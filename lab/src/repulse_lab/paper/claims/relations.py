@@ -36,7 +36,7 @@ class Side:
         return {"method": method, "repulsion": repulsion or None, **self.at}
 
     def values(self, results: Results, experiment: str, place: Mapping[str, str]) -> dict[Seed, float]:
-        """By seed."""
+        """Return the values by seed."""
         if not self.lowest:
             return results.pick(experiment, **{**place, **self.labels}).values(self.metric)
         found = [
@@ -45,7 +45,7 @@ class Side:
         return {seed: min(one[seed] for one in found) for seed in common(found)} if len(found) > 1 else {}
 
     def words(self, other: Side | float) -> str:
-        """The row, and what of it differs from the other side."""
+        """Return the row, and what of it differs from the other side."""
         said = [_plain(self.row)]
         if isinstance(other, Side):
             said += [self.metric] if self.metric != other.metric else []
@@ -92,28 +92,28 @@ class Claim:
 def cases(
     rows: str | Sequence[str], others: str | Sequence[str], metrics: str | Sequence[str], **at: str
 ) -> list[Case]:
-    """Each row against each other one, in each metric."""
+    """Pair each row with each other one, in each metric."""
     every = product(_many(rows), _many(others), _many(metrics))
     return [(Side(row, metric, at), Side(other, metric, at)) for row, other, metric in every if row != other]
 
 
 def better(what: Iterable[Case], need: str = "all") -> Check:
-    """Ours is better: higher, or lower where lower is better."""
+    """Check that ours is better: higher, or lower where lower is better."""
     return _check(what, bounds_of_better, need)
 
 
 def bounds_of_better(kind: Kind) -> tuple[float, float]:
-    """Where a difference lies if ours is better."""
+    """Return where a difference lies if ours is better."""
     return (-math.inf, 0.0) if kind.lower else (0.0, math.inf)
 
 
 def no_worse(what: Iterable[Case], within: float, need: str = "all") -> Check:
-    """Ours is at most so much worse."""
+    """Check that ours is worse by at most `within`."""
     return _check(what, lambda kind: (-math.inf, within) if kind.lower else (-within, math.inf), need)
 
 
 def same(what: Iterable[Case], within: float | None = None, need: str = "all") -> Check:
-    """Ours differs by at most so much, or else by what a single run may be off."""
+    """Check that ours differs by at most `within`, or else by what a single run may be off."""
 
     def bounds(kind: Kind) -> tuple[float, float]:
         most = kind.margin if within is None else within
@@ -145,7 +145,7 @@ def _check(what: Iterable[Case], bounds: Bounds, need: str) -> Check:
 
 
 def _expanded(results: Results, experiment: str, case: Case) -> list[Case]:
-    """A case for each metric that a pattern fits."""
+    """Return a case for each metric that a pattern fits."""
     ours, theirs = case
     if "*" not in ours.metric or not isinstance(theirs, Side):
         return [case]
@@ -154,7 +154,7 @@ def _expanded(results: Results, experiment: str, case: Case) -> list[Case]:
 
 
 def parts_of(results: Results, experiment: str, case: Case, bounds: Bounds) -> list[Part]:
-    """A part for each place at which both sides were run."""
+    """Return a part for each place at which both sides were run."""
     ours, theirs = case
     fixed = set(ours.at) & (set(theirs.at) if isinstance(theirs, Side) else set(ours.at))
     free = [{k: v for k, v in place.items() if k not in fixed} for place in results.places(experiment)]
@@ -174,7 +174,7 @@ def parts_of(results: Results, experiment: str, case: Case, bounds: Bounds) -> l
 def _paired(
     left: dict[Seed, float], right: dict[Seed, float], ours: Side, theirs: Side | float
 ) -> tuple[list[tuple[float, float]], bool]:
-    """Values of both sides seed by seed, and whether one of them is a single run against several.
+    """Pair values of both sides by seed; also return whether one of them is a single run against several.
 
     What is run once is compared with every run of the other side.
     """
@@ -202,7 +202,7 @@ def _words(ours: Side, theirs: Side | float, pairs: list[tuple[float, float]], w
 
 
 def _absent(results: Results, experiment: str, case: Case) -> str:
-    """What a case would have needed."""
+    """Return what a case would have needed."""
     for side in case:
         if isinstance(side, Side) and not side.values(results, experiment, {}):
             return results.lacking(experiment, side.labels, side.metric)
@@ -211,7 +211,7 @@ def _absent(results: Results, experiment: str, case: Case) -> str:
 
 
 def _plain(row: str) -> str:
-    """A row without its stars."""
+    """Return a row without its stars."""
     return row.removesuffix(" + *").replace("-*", "").replace("*", "")
 
 
