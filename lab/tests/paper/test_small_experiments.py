@@ -14,8 +14,8 @@ from repulse import Recipe, baselines
 from repulse._files import write_whole
 from repulse.evaluation.table import Table
 from repulse.prediction import ClassPrediction, RegressionPrediction
-from repulse_lab.data.text import ENCODER
 from repulse_lab.jobs.job import Job, Place, execute, result
+from repulse_lab.networks.sentences import ENCODER
 from repulse_lab.paper import regression, text, toy
 from repulse_lab.study.experiment import Outcome, Setting
 from repulse_lab.study.figures import Figure
