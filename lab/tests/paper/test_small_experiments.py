@@ -18,7 +18,7 @@ from repulse_lab.data.text import ENCODER
 from repulse_lab.jobs.job import Job, Place, execute, result
 from repulse_lab.paper import regression, text, toy
 from repulse_lab.report.figures import Figure
-from repulse_lab.study.experiment import Outcome, Setting
+from repulse_lab.study.experiment import Outcome, RunOptions
 
 EXPERIMENTS = {module.EXPERIMENT.name: module for module in (toy, regression, text)}
 
@@ -47,7 +47,7 @@ def place(folder, tmp_path) -> Place:
 
 
 def planned(name: str, preset: str, root: Path, seeds: int | None = None):
-    return EXPERIMENTS[name].EXPERIMENT.plan(Setting(preset, root, seeds))
+    return EXPERIMENTS[name].EXPERIMENT.plan(RunOptions(preset, root, seeds))
 
 
 @pytest.mark.parametrize(("preset", "tasks", "seeds"), [("cpu", 2, 3), ("paper", 3, 10)])

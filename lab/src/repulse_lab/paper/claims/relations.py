@@ -10,7 +10,7 @@ from itertools import product
 
 from repulse_lab.paper.claims.results import Results, Seed, common
 from repulse_lab.paper.claims.verdict import Kind, Part, Verdict, decide, kind
-from repulse_lab.study.grid import SEEDLESS
+from repulse_lab.study.methods import is_deterministic
 
 
 @dataclass(frozen=True)
@@ -172,7 +172,7 @@ def _paired(
         return [(value, float(theirs)) for value in left.values()], False
     if min(len(left), len(right)) != 1:
         return [(left[seed], right[seed]) for seed in common([left, right])], False
-    certain = any(len(values) == 1 and side.row in SEEDLESS for values, side in ((left, ours), (right, theirs)))
+    certain = any(len(values) == 1 and is_deterministic(side.row) for values, side in ((left, ours), (right, theirs)))
     return list(product(left.values(), right.values())), not certain
 
 
