@@ -42,7 +42,7 @@ def names():
         "test_images": images,
         "new_images": images,
         "x": x,
-        "foreign_images": images,
+        "unfamiliar_images": images,
         "validation_labels": torch.arange(64) % 4,
         "features": x,
         "other_features": x,

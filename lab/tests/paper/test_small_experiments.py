@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from repulse import Recipe, baselines
+from repulse import Recipe
 from repulse._files import write_whole
 from repulse.evaluation.table import Table
 from repulse.prediction import ClassPrediction, RegressionPrediction
 from repulse_lab.jobs.job import Job, Place, execute, result
 from repulse_lab.networks.sentences import ENCODER
 from repulse_lab.paper import regression, text, toy
-from repulse_lab.study.experiment import Outcome, Setting
+from repulse_lab.study.experiment import Outcome, RunOptions
 from repulse_lab.study.figures import Figure
 
 EXPERIMENTS = {module.EXPERIMENT.name: module for module in (toy, regression, text)}
@@ -47,7 +47,7 @@ def place(folder, tmp_path) -> Place:
 
 
 def planned(name: str, preset: str, root: Path, seeds: int | None = None):
-    return EXPERIMENTS[name].EXPERIMENT.plan(Setting(preset, root, seeds))
+    return EXPERIMENTS[name].EXPERIMENT.plan(RunOptions(preset, root, seeds))
 
 
 @pytest.mark.parametrize(("preset", "tasks", "seeds"), [("cpu", 2, 3), ("paper", 3, 10)])
@@ -209,8 +209,7 @@ def encoded(place) -> Place:
 
 @pytest.mark.filterwarnings("ignore::repulse.FitWarning")
 def test_text_cells_judge_methods_on_features_that_are_kept(encoded, monkeypatch):
-    brief = baselines._heads(Recipe(epochs=100, lr=0.02))
-    monkeypatch.setitem(baselines.METHODS, "repulse", brief)
+    monkeypatch.setitem(NAMED, "repulse", Recipe(epochs=100, lr=0.02))
     outcomes = []
     for method, repulsion, layers in text.ROWS:
         if method in ("MAP", "KNN", "discriminator", "repulse"):

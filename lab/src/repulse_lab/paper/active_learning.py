@@ -11,7 +11,7 @@ from repulse.evaluation.table import Column, Table
 from repulse.recipe import PAPER_TRAINING
 from repulse_lab.jobs.job import Job
 from repulse_lab.paper.labelling import RECIPES, REPELLED, STRATEGIES, buy
-from repulse_lab.study.experiment import Cell, Experiment, Outcome, Plan, Setting, groups
+from repulse_lab.study.experiment import Cell, Experiment, Outcome, Plan, RunOptions, groups
 from repulse_lab.study.figures import Figure, Line, Lines
 from repulse_lab.study.training import make_ambiguous_digits
 
@@ -62,11 +62,11 @@ SMALLER = (
 )
 
 
-def plan(setting: Setting) -> Plan:
+def plan(options: RunOptions) -> Plan:
     """Every strategy, from the same pool and the same first labels in each run."""
-    size, label = (CPU, "LeNet") if setting.small else (PAPER, "ResNet-18")
-    notes = (*SMALLER, *COMMON) if setting.small else COMMON
-    if not (setting.has("mnist", "train") and setting.has("mnist", "test")):
+    size, label = (CPU, "LeNet") if options.small else (PAPER, "ResNet-18")
+    notes = (*SMALLER, *COMMON) if options.small else COMMON
+    if not (options.has("mnist", "train") and options.has("mnist", "test")):
         return Plan([], notes, ["MNIST is not in the data folder: nothing can be run."])
     needs = (Job(make_ambiguous_digits, {}),)
     pools = [(label, size, tuple(STRATEGIES)), (f"{label}, images once", size | ONCE, ONCE_TOO)]
@@ -76,7 +76,7 @@ def plan(setting: Setting) -> Plan:
             repulsion = "pool" if STRATEGIES[strategy][0] in REPELLED else None
             labels = {"network": network, "method": strategy, "repulsion": repulsion}
             labels |= {} if network == label else {"beyond": "the paper"}
-            jobs = [Job(buy, {**how, "strategy": strategy, "seed": i}, needs) for i in range(setting.count(3, 5))]
+            jobs = [Job(buy, {**how, "strategy": strategy, "seed": i}, needs) for i in range(options.count(3, 5))]
             cells += [Cell(job, {**labels, "seed": seed}) for seed, job in enumerate(jobs)]
     return Plan(cells, notes)
 

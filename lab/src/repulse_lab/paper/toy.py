@@ -27,7 +27,7 @@ from repulse_lab.data import load
 from repulse_lab.data.toys import NOISE
 from repulse_lab.jobs.job import Job, Place, Result, work
 from repulse_lab.networks import build
-from repulse_lab.study.experiment import Cell, Experiment, Outcome, Plan, Setting, groups
+from repulse_lab.study.experiment import Cell, Experiment, Outcome, Plan, RunOptions, groups
 from repulse_lab.study.figures import Figure, Heat, Line, Lines, PointGroup
 
 PRIOR_STD, STRENGTH = 0.3, 0.1
@@ -211,10 +211,10 @@ def _rounded(values: Any) -> Any:
 TITLES = {"sine": "regression", "two-moons": "two moons", "gaussians": "five Gaussians"}
 
 
-def plan(setting: Setting) -> Plan:
+def plan(options: RunOptions) -> Plan:
     """Every method on every problem; the data is drawn from a seed, so that nothing can be missing."""
-    tasks = ("sine", "two-moons") if setting.small else tuple(BOXES)
-    size = {"steps": 500 if setting.small else 2000, "particles": 30, "width": 128}
+    tasks = ("sine", "two-moons") if options.small else tuple(BOXES)
+    size = {"steps": 500 if options.small else 2000, "particles": 30, "width": 128}
     cells = [
         Cell(
             Job(toy, {"task": task, "method": method, "seed": seed, **size}),
@@ -222,7 +222,7 @@ def plan(setting: Setting) -> Plan:
         )
         for task in tasks
         for method in METHODS
-        for seed in range(setting.count(3, 10))
+        for seed in range(options.count(3, 10))
     ]
     notes = [
         "The paper does not give its toy data: a noisy x sin x seen on two intervals, two moons and, with the paper's "

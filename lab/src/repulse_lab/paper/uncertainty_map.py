@@ -12,12 +12,14 @@ from torch import Tensor
 from repulse.evaluation.plots import png_of
 from repulse.evaluation.table import Column, Table
 from repulse_lab.jobs.job import Job, Place, Result, work
-from repulse_lab.study import zoo
-from repulse_lab.study.cells import CODE, MAIN, fitted
-from repulse_lab.study.experiment import Cell, Experiment, Outcome, Plan, Setting, groups
+from repulse_lab.study import presets
+from repulse_lab.study.cells import CODE, fit_method
+from repulse_lab.study.experiment import Cell, Experiment, Outcome, Plan, RunOptions, groups
 from repulse_lab.study.figures import Figure, Heat, PointGroup, Points
-from repulse_lab.study.grid import Grid, Row, Several, down
-from repulse_lab.study.measures import Dirt
+from repulse_lab.study.grid import Grid, Row
+from repulse_lab.study.problems import DIRTY_MNIST
+from repulse_lab.study.tables import methods_as_rows
+from repulse_lab.study.training import Networks
 
 EXTENT = (0.0, 2.31)
 """Nats on both axes: up to log 10, beyond which the sum of both cannot be; the paper stops at 1.8 and 2."""
@@ -31,8 +33,8 @@ AXES = ("aleatoric uncertainty (nats)", "epistemic uncertainty (nats)")
 GRID = Grid(
     "dirty-mnist",
     (Row("DE"), Row("LL-E"), Row("fs-RLL-E", "8 patches"), Row("repulse", "synthetic images", "auto")),
-    cpu=Several((zoo.LENET,), 3, members=5),
-    paper=Several(zoo.PAPER_DIGITS.networks[-1:], 10, members=5),
+    cpu=Networks((presets.LENET,), 3, members=5),
+    paper=Networks(presets.PAPER_DIGITS.networks[-1:], 10, members=5),
     notes=(
         "LeNets, trained for 8 epochs, stand in for ResNet-18.",
         "The paper has no row for repulse, our default, which repels on images made of the training data.",
@@ -47,12 +49,13 @@ GRID = Grid(
     seconds=lambda about: 8.0 if about["method"] == "repulse" else 4.0,
 )
 def map_uncertainty(about: Mapping[str, Any], place: Place) -> Result:
-    """Locate each set on the map: means, counts in bins and, for the first seed, some points with images."""
-    trial, _ = fitted(about, place)
-    clean = Dirt.of(place.data).clean
+    """Where each set lies on the map: means, counts in bins and, for the first seed, some points with their images."""
+    trial, _ = fit_method(about, place)
+    assert trial.images.pairs is not None
+    clean = trial.images.pairs.clean
     test, outside = trial.sets()
     samples = {"MNIST": test[:clean], "ambiguous": test[clean:]} | {
-        name: outside[name] for name in MAIN if name in outside
+        name: outside[name] for name in DIRTY_MNIST.averaged if name in outside
     }
     pictures = {"MNIST": trial.images.test[:clean], "ambiguous": trial.images.test[clean:], **trial.images.outside}
     figures: dict[str, float] = {}
@@ -89,10 +92,12 @@ def _sample(aleatoric: Tensor, epistemic: Tensor, pictures: Tensor) -> dict[str,
     return {"x": x, "y": y, "images": images}
 
 
-def plan(setting: Setting) -> Plan:
+def plan(options: RunOptions) -> Plan:
     """The cells of the grid, mapped instead of measured."""
-    planned = GRID.plan(setting)
-    missing = [one for one in planned.missing if "neither judged" not in one or one.startswith(MAIN)]
+    planned = GRID.plan(options)
+    missing = [
+        one for one in planned.missing if "neither judged" not in one or one.startswith(tuple(DIRTY_MNIST.averaged))
+    ]
     cells = [
         Cell(Job(map_uncertainty, cell.job.about, cell.job.needs, cell.job.code), cell.labels) for cell in planned.cells
     ]
@@ -100,8 +105,8 @@ def plan(setting: Setting) -> Plan:
 
 
 def tables(outcomes: Sequence[Outcome]) -> list[Table]:
-    """Tabulate means of both kinds on every set, and how much of the sum is epistemic."""
-    names = {"MNIST": "MNIST", "ambiguous": "ambiguous", **{name: name for name in MAIN}}
+    """Means of both kinds on every set, and how much of the sum is epistemic."""
+    names = {"MNIST": "MNIST", "ambiguous": "ambiguous", **{name: name for name in DIRTY_MNIST.averaged}}
     kinds = {
         "Mean aleatoric uncertainty, nats": ("aleatoric {} mean", 3),
         "Mean epistemic uncertainty, nats": ("epistemic {} mean", 3),
@@ -110,7 +115,9 @@ def tables(outcomes: Sequence[Outcome]) -> list[Table]:
     return [
         table
         for title, (key, digits) in kinds.items()
-        for table in down(outcomes, {key.format(name): Column(head, digits) for name, head in names.items()}, title)
+        for table in methods_as_rows(
+            outcomes, {key.format(name): Column(head, digits) for name, head in names.items()}, title
+        )
     ]
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -17,10 +16,8 @@ from repulse.particles.fit import fit_heads
 from repulse.particles.heads import Heads
 from repulse.recipe import FS_RLL_E, Recipe
 from repulse.repulsion import SyntheticImages
-from repulse_lab.data import load
 from repulse_lab.data.images import normalise
 from repulse_lab.networks import build
-from repulse_lab.networks.resnet_cifar import MEAN, STD, load_published
 from repulse_lab.networks.train import Schedule, train
 from repulse_lab.speed.clock import Run
 from repulse_lab.speed.laplace_torch import (
@@ -33,8 +30,9 @@ from repulse_lab.speed.laplace_torch import (
     synthetic,
 )
 from repulse_lab.speed.measurement import Benchmark, BenchSetting, Curve, Measurement, Ratio
+from repulse_lab.study.problems import CIFAR10
 
-WEIGHTS = Path("weights", "resnet20-12fca82f.th")
+RESNET20 = CIFAR10.published["resnet20"]
 BATCH = 128
 STEPS = 16
 """Of training, from which an epoch is reckoned."""
@@ -91,8 +89,8 @@ def features_of(setting: BenchSetting, samples: int) -> tuple[FeatureProblem, st
     if setting.data is None or setting.quick:
         return synthetic(samples, 64), "synthetic features"
     try:
-        images, targets = load("cifar10", "train", setting.data, progress=setting.progress).labelled
-        network = load_published(setting.data / WEIGHTS)
+        images, targets = CIFAR10.training_set(setting.data, setting.progress)
+        network = RESNET20.load(RESNET20.path(setting.data))
     except (DataError, FileNotFoundError):
         return synthetic(samples, 64), "synthetic features, for want of CIFAR-10 and the weights of ResNet-20"
     batches = Batches(images, targets)
@@ -116,7 +114,7 @@ class Batches:
 
     def __iter__(self) -> Iterator[Any]:
         for part, target in zip(self.images, self.targets, strict=True):
-            yield normalise(part, MEAN, STD).contiguous(memory_format=torch.channels_last), target
+            yield normalise(part, CIFAR10.mean, CIFAR10.std).contiguous(memory_format=torch.channels_last), target
 
 
 def fit(problem: FeatureProblem, recipe: Recipe = FS_RLL_E) -> Callable[[], Heads]:
@@ -150,7 +148,7 @@ def training(steps: int) -> Run:
     images = torch.randint(256, (steps * BATCH, 3, 32, 32), dtype=torch.uint8, generator=generator)
     targets = torch.randint(10, (len(images),), generator=generator)
     network, schedule = build("resnet20"), Schedule(epochs=1, lr=0.01, batch_size=BATCH, crop=4, flip=True)
-    return lambda: train(network, images, targets, schedule, mean=MEAN, std=STD, progress=False)
+    return lambda: train(network, images, targets, schedule, mean=CIFAR10.mean, std=CIFAR10.std, progress=False)
 
 
 BENCHMARK = Benchmark(
