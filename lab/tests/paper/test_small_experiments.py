@@ -14,6 +14,7 @@ from repulse import Recipe
 from repulse._files import write_whole
 from repulse.evaluation.table import Table
 from repulse.prediction import ClassPrediction, RegressionPrediction
+from repulse.recipe import NAMED
 from repulse_lab.jobs.job import Job, Place, execute, result
 from repulse_lab.networks.sentences import ENCODER
 from repulse_lab.paper import regression, text, toy
