@@ -18,17 +18,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
+from repulse_lab.study.bench import Bench, Images, OnDemand, View
+from repulse_lab.study.collections import DIGIT_MEAN, DIGIT_STD, images_of
 
 from repulse.baselines import MAP, LastLayerEnsemble
 from repulse.evaluation.table import Column, Table
 from repulse.recipe import LL_E, PAPER_TRAINING
-from repulse_lab.data.dirty_mnist import ambiguous_mnist
 from repulse_lab.networks import build
 from repulse_lab.networks.schedule import SCHEDULES
 from repulse_lab.networks.train import train
-from repulse_lab.study.bench import Bench, Images, OnDemand, View
 from repulse_lab.study.cells import MAIN, Members
-from repulse_lab.study.collections import DIGIT_MEAN, DIGIT_STD, images_of
+from repulse_lab.study.dirty_mnist import ambiguous_mnist
 from repulse_lab.study.measures import Dirt, Trial, measure_digits
 from tables import ROOT, insert
 

@@ -20,7 +20,7 @@ from repulse._files import write_whole
 from repulse.backbone import Backbone, split
 from repulse_lab import data as sets_of
 from repulse_lab.data.images import normalise
-from repulse_lab.data.mnist import blend, fashion_mnist, mnist, notmnist
+from repulse_lab.data.mnist import blend
 from repulse_lab.networks.lenet import LeNet
 from repulse_lab.networks.resnet_cifar import MEAN, STD, load_published
 
@@ -83,7 +83,9 @@ def cifar(root: Path) -> Data:
 def dirty_digits(root: Path) -> Data:
     """MNIST, as many digits blended from two, and a LeNet trained on both."""
     generator = torch.Generator().manual_seed(0)
-    (clean, labels), (clean_test, clean_labels) = mnist(root, "train"), mnist(root, "test")
+    (clean, labels), (clean_test, clean_labels) = (
+        sets_of.load("mnist", part, root).labelled for part in ("train", "test")
+    )
     blends, blend_labels = blend(clean, labels, len(clean), generator)
     ambiguous, ambiguous_labels = blend(clean_test, clean_labels, len(clean_test), generator)
     images, targets = torch.cat([clean, blends]), torch.cat([labels, blend_labels])
@@ -93,8 +95,8 @@ def dirty_digits(root: Path) -> Data:
         "train": images,
         "clean": clean_test,
         "ambiguous": ambiguous,
-        "fashion": fashion_mnist(root, "test")[0],
-        "letters": notmnist(root),
+        "fashion": sets_of.load("fashion-mnist", "test", root).images,
+        "letters": sets_of.load("notmnist", "all", root).images,
     }
     features = {name: through(backbone, x, (0.0,), (1.0,)) for name, x in sets.items()}
     features["synthetic"] = through(backbone, some(images), (0.0,), (1.0,), AUTO)

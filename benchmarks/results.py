@@ -57,9 +57,9 @@ def contents(results: Path) -> str:
 def verdicts(results: Path) -> str:
     """How many claims and orderings came out how."""
     judged = judge(results)
-    words = list(dict.fromkeys(one.verdict.word for one in judged))
+    words = list(dict.fromkeys(one.verdict for one in judged))
     table = Table("of", [Column(word, 0) for word in words])
-    table.add("claims", [[float(sum(one.verdict.word == word for one in judged)) for word in words]])
+    table.add("claims", [[float(sum(one.verdict == word for one in judged)) for word in words]])
     return table.markdown() + "\n\n" + orderings.summary(orderings.find(Results.read(results))).markdown()
 
 

@@ -15,7 +15,7 @@ from repulse.errors import RepulseError
 from repulse.evaluation.plots import save_picture
 from repulse.evaluation.table import Column, Table
 from repulse_lab.speed import report
-from repulse_lab.speed.record import Findings, Row
+from repulse_lab.speed.measurement import BenchmarkResult, Measurement
 from tables import ROOT, insert
 
 
@@ -42,12 +42,12 @@ def main() -> None:
         insert(page, "speed-plot", "![Cost of a step, of a fit and of memory against their sizes](images/speed.png)")
 
 
-def some(findings: Sequence[Findings], wanted: Callable[[Row], bool]) -> list[Findings]:
+def some(findings: Sequence[BenchmarkResult], wanted: Callable[[Measurement], bool]) -> list[BenchmarkResult]:
     """The rows that are wanted."""
     return [replace(found, rows=[row for row in found.rows if wanted(row)]) for found in findings]
 
 
-def parts_of(findings: Sequence[Findings]) -> Table:
+def parts_of(findings: Sequence[BenchmarkResult]) -> Table:
     """Parts of a step down, sizes across."""
     rows = [row for found in findings for row in found.rows]
     sizes = list(dict.fromkeys(row.about.size for row in rows))

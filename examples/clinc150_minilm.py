@@ -26,7 +26,8 @@ from repulse import FS_RLL_E, LL_E, ClassPrediction, DataError, Recipe, metrics
 from repulse._files import write_whole
 from repulse.backbone import Backbone, split
 from repulse.evaluation.table import Column, Table
-from repulse_lab.data.text import Encoded, SentenceClassifier, clinc150, minilm
+from repulse_lab.data import load
+from repulse_lab.networks.sentences import SentenceClassifier, TokenBatches, minilm
 
 COLUMNS = (
     Column("accuracy", 2, "higher"),
@@ -42,7 +43,7 @@ REPULSION = 10_000
 
 
 @torch.no_grad()
-def through(backbone: Backbone, batches: Encoded, name: str) -> Tensor:
+def through(backbone: Backbone, batches: TokenBatches, name: str) -> Tensor:
     """Features of texts, in their order."""
     features = torch.cat([backbone(batch) for batch in tqdm(batches, desc=name, leave=False)])
     return features[batches.order.argsort()]
@@ -64,22 +65,26 @@ def train_classifier(layer: nn.Linear, features: Tensor, labels: Tensor) -> None
 
 def problem(root: Path) -> tuple[dict[str, Tensor], nn.Linear, int]:
     """Features of all texts (taps last), the network's own last layer, and how many columns are taps."""
-    data = clinc150(root)
+    sets = {split: load("clinc150", split, root) for split in ("train", "test", "oos", "wikipedia")}
+    (train_texts, labels), (test_texts, test_labels) = (
+        (sets[name].inputs, sets[name].targets) for name in ("train", "test")
+    )
+    wikipedia = sets["wikipedia"].inputs
     tokenizer, encoder = minilm()
-    network = SentenceClassifier(encoder, 384, len(data.intents))
-    train = Encoded(tokenizer, data.train)
+    network = SentenceClassifier(encoder, 384, len(sets["train"].classes))
+    train = TokenBatches(tokenizer, train_texts)
     backbone = split(network, next(iter(train)), layers="auto")
-    held = data.wikipedia[REPULSION:]
+    held = wikipedia[REPULSION:]
     features = {
         "train": through(backbone, train, "train"),
-        "labels": data.train_labels,
-        "test": through(backbone, Encoded(tokenizer, data.test), "test"),
-        "test_labels": data.test_labels,
-        "out of scope": through(backbone, Encoded(tokenizer, data.out_of_scope), "out of scope"),
-        "Wikipedia": through(backbone, Encoded(tokenizer, held[:4000]), "Wikipedia"),
-        "repulsion": through(backbone, Encoded(tokenizer, data.wikipedia[:REPULSION]), "repulsion"),
+        "labels": labels,
+        "test": through(backbone, TokenBatches(tokenizer, test_texts), "test"),
+        "test_labels": test_labels,
+        "out of scope": through(backbone, TokenBatches(tokenizer, sets["oos"].inputs), "out of scope"),
+        "Wikipedia": through(backbone, TokenBatches(tokenizer, held[:4000]), "Wikipedia"),
+        "repulsion": through(backbone, TokenBatches(tokenizer, wikipedia[:REPULSION]), "repulsion"),
     }
-    train_classifier(network.classifier, features["train"][:, : backbone.penultimate], data.train_labels)
+    train_classifier(network.classifier, features["train"][:, : backbone.penultimate], labels)
     return features, network.classifier, backbone.width - backbone.penultimate
 
 

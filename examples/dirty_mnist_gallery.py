@@ -22,10 +22,10 @@ from tqdm import tqdm
 
 from repulse import DataError
 from repulse.prediction import entropy
-from repulse_lab.data.ambiguous import MEAN, STD
-from repulse_lab.data.dirty_mnist import Ambiguous, DirtyMnist, ambiguous_mnist, dirty_mnist
 from repulse_lab.data.images import normalise
 from repulse_lab.networks.lenet import LeNet
+from repulse_lab.study.ambiguous import MEAN, STD
+from repulse_lab.study.dirty_mnist import Ambiguous, DirtyMnist, ambiguous_mnist, dirty_mnist
 
 ROWS, COLUMNS = 6, 10
 CLEAN, AMBIGUOUS, GREY = "#3572c6", "#e08214", "#555555"

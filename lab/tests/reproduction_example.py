@@ -15,8 +15,8 @@ import torch
 from repulse._files import write_whole
 from repulse.evaluation.plots import png_of
 from repulse.evaluation.table import Column, Table
-from repulse_lab.report.figures import Figure, Group, Heat, Line, Lines, Points
 from repulse_lab.study.experiment import Outcome
+from repulse_lab.study.figures import Figure, Heat, Line, Lines, PointGroup, Points
 from repulse_lab.study.output import FILE, Findings
 
 NASTY = """<script>alert("1")</script> & 'x' </script>"""
@@ -73,22 +73,24 @@ def _thumbnail(bright: float, generator: torch.Generator) -> str:
     return base64.b64encode(png_of(image)).decode()
 
 
-def _cloud(name: str, x: float, y: float, count: int, rng: random.Random, images: bool) -> Group:
+def _cloud(name: str, x: float, y: float, count: int, rng: random.Random, images: bool) -> PointGroup:
     generator = torch.Generator().manual_seed(count)
     pictures = [_thumbnail(i / count, generator) for i in range(count)] if images else []
     xs = [max(0.0, rng.gauss(x, 0.22)) for _ in range(count)]
-    return Group(name, xs, [max(0.0, rng.gauss(y, 0.13)) for _ in range(count)], pictures)
+    return PointGroup(name, xs, [max(0.0, rng.gauss(y, 0.13)) for _ in range(count)], pictures)
 
 
 def _uncertainty_map(rng: random.Random) -> Figure:
-    def panel(title: str, foreign: float, images: bool) -> Points:
-        clouds = [("MNIST", 0.1, 0.05), ("ambiguous MNIST", 0.8, 0.1), ("fashionMNIST", 0.9 - foreign, foreign)]
+    def panel(title: str, epistemic: float, images: bool) -> Points:
+        clouds = [("MNIST", 0.1, 0.05), ("ambiguous MNIST", 0.8, 0.1), ("fashionMNIST", 0.9 - epistemic, epistemic)]
         groups = [_cloud(name, x, y, 60, rng, images) for name, x, y in clouds]
         axes = ("aleatoric uncertainty (nats)", "epistemic uncertainty (nats)")
         return Points(title, *axes, groups, x_range=(0, 1.8), y_range=(0, 1.2))
 
     panels = [panel("LL-E", 0.15, False), panel("fs-RLL-E, patches", 0.7, True)]
-    return Figure("map", "Every input as a point.", "Foreign inputs move up with repulsion.", panels, columns=2)
+    return Figure(
+        "map", "Every input as a point.", "Out-of-distribution inputs move up with repulsion.", panels, columns=2
+    )
 
 
 def _heat_maps(rng: random.Random) -> Figure:
@@ -96,7 +98,9 @@ def _heat_maps(rng: random.Random) -> Figure:
         bins = range(30)
         values = [[round(900 * math.exp(-((i - x) ** 2 + (j - y) ** 2) / 40) - 2) for i in bins] for j in bins]
         shown = [[v if v > 0 else None for v in row] for row in values]
-        data = [Group("training data", [rng.uniform(0.2, 1.5) for _ in range(12)], [rng.random() for _ in range(12)])]
+        data = [
+            PointGroup("training data", [rng.uniform(0.2, 1.5) for _ in range(12)], [rng.random() for _ in range(12)])
+        ]
         axes = ("aleatoric (nats)", "epistemic (nats)")
         return Heat(title, *axes, shown, (0.0, 1.8), (0.0, 2.0), True, "inputs", 900.0, data)
 
@@ -136,20 +140,20 @@ def example() -> list[Findings]:
     about = {"preset": "cpu", "date": "2026-11-16"}
     return [
         Findings(
-            "dirty-mnist", "Does repulsion tell ambiguous digits from foreign ones?", "Table 1", **about, minutes=31.4,
-            command="repulse reproduce dirty-mnist --preset cpu --seeds 3",
+            "dirty-mnist", "Does repulsion tell ambiguous digits from unseen sets?", "Table 1", **about, minutes=31.4,
+            command="repulse-lab reproduce dirty-mnist --preset cpu --seeds 3",
             notes=["10,000 training digits instead of 60,000.", "Patches of 8 tiles; three seeds instead of ten."],
             missing=["eMNIST is not there: put it into DATA/emnist."],
             tables=[_main_table(rng), _oracle_table(rng)], outcomes=_outcomes("d", 30),
         ),
         Findings(
             "histograms", "Where do inputs fall between aleatoric and epistemic doubt?", "Figure 2", **about,
-            minutes=12.0, command="repulse reproduce histograms --preset cpu", notes=[], missing=[],
+            minutes=12.0, command="repulse-lab reproduce histograms --preset cpu", notes=[], missing=[],
             figures=[_uncertainty_map(rng), _heat_maps(rng)], outcomes=_outcomes("h", 6),
         ),
         Findings(
             "corruption", "Does calibration survive corruption?", "Figure 4", **about, minutes=55.5,
-            command="repulse reproduce corruption --preset cpu", notes=["Five corruptions instead of nineteen."],
+            command="repulse-lab reproduce corruption --preset cpu", notes=["Five corruptions instead of nineteen."],
             missing=[], figures=[_curves(rng)], outcomes=_outcomes("c", 40),
         ),
         Findings(
@@ -174,7 +178,7 @@ def _nasty_figure() -> Figure:
 
 
 CLAIMS = [
-    {"id": "fs", "text": "Repulsion in function space finds foreign inputs better than plain heads on the last layer.",
+    {"id": "fs", "text": "Repulsion in function space finds out-of-distribution inputs better than plain heads.",
      "source": "Table 1", "verdict": "confirmed", "evidence": "AUROC 98.3 against 96.0 on three sets, on all seeds.",
      "effect": 2.31, "unit": "points of AUROC", "interval": [1.62, 3.05], "confidence": "All 3 seeds agree.",
      "experiments": ["dirty-mnist", "elsewhere"]},

@@ -6,17 +6,21 @@ import importlib.util
 import os
 import sys
 import webbrowser
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from repulse._version import __version__
-from repulse.errors import RepulseError, check_choice
+from repulse.errors import DataError, RepulseError
+
+if TYPE_CHECKING:
+    from repulse_lab.study.experiment import Cell
+    from repulse_lab.study.reproduce import Reproduction
 
 
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 app = typer.Typer(
@@ -46,43 +50,46 @@ def _root(
     pass
 
 
+DATA = Annotated[Path | None, typer.Option(help="Folder of the data sets; else that in REPULSE_DATA.")]
+OUT = Annotated[Path, typer.Option(help="Folder for results, and for what can be used again.")]
+WORKERS = Annotated[int, typer.Option(min=0, help="Processes; 0 does one job after another.")]
+
+
 @app.command()
 def evaluate(
     network: Annotated[str, typer.Option(help="resnet20 or resnet32 on CIFAR-10, lenet on DirtyMNIST.")] = "resnet20",
     methods: Annotated[str, typer.Option(help="Names of methods, separated by commas, or all.")] = "all",
     layers: Annotated[str, typer.Option(help="Features that methods see: last, auto (with taps) or both.")] = "both",
-    seeds: Annotated[int, typer.Option(min=1, help="Repeats of what is random; of LeNets, how many to train.")] = 5,
-    data: Annotated[Path | None, typer.Option(help="Folder of the data sets; else that in REPULSE_DATA.")] = None,
-    out: Annotated[Path, typer.Option(help="Folder for tables and figures, and for what can be used again.")] = Path(
-        "evaluation"
-    ),
+    seeds: Annotated[int | None, typer.Option(min=1, help="Repeats, at most those of the network.")] = None,
+    data: DATA = None,
+    out: OUT = Path("results"),
+    workers: WORKERS = CORES,
 ) -> None:
     """Compare every method with every other on the same features, in one table.
 
     Features are computed once and kept; methods are fitted on them, with and without taps of earlier stages, and judged
-    by accuracy, calibration, selective prediction and how well they tell foreign images. Writes `results.csv` (one line
-    a figure), `cells.json` and `tables.md`. With five seeds it takes about an hour on two cores; `--methods
-    MAP,KNN,repulse --seeds 1` takes two minutes.
+    by accuracy, calibration, selective prediction and out-of-distribution detection. Cells are those of `repulse-lab
+    reproduce`: what one has measured the other does not measure again. Writes one folder with `results.csv` (one line
+    per number) and tables of all that is done. All of it takes about an hour on two cores; `--methods MAP,KNN,repulse
+    --seeds 1` takes two minutes.
     """
     from repulse_lab.data.registry import data_root
-    from repulse_lab.study import comparison, problems
+    from repulse_lab.study.evaluate import chosen, evaluation
+    from repulse_lab.study.experiment import RunOptions
+    from repulse_lab.study.reproduce import Reproduction
 
-    check_choice("network", network, problems.PROBLEMS)
-    progress = sys.stderr.isatty()
-    problem = problems.PROBLEMS[network](data_root(data), out / "cache", progress)
-    rows = comparison.chosen(problem, methods.split(","), layers)
-    if any(row.method.startswith("LL-Laplace") for row in rows) and importlib.util.find_spec("laplace") is None:
+    names = [name.strip() for name in methods.split(",")]
+    laplace = any(name == "all" or name.startswith("LL-Laplace") for name in names)
+    if laplace and importlib.util.find_spec("laplace") is None:
         typer.echo("LL-Laplace needs laplace-torch: `pip install 'repulse[laplace]'`, or name --methods.", err=True)
         raise typer.Exit(2)
-    cells = comparison.read(out / problem.name)
-    for cell in comparison.run(problem, rows, seeds, progress):
-        cells = comparison.write(problem, [cell], out / problem.name)
-    typer.echo(problem.title)
-    for view, several in comparison.tables(problem, cells).items():
-        typer.echo(f"\n{comparison.HEADINGS[view]}")
-        for table in several:
-            typer.echo(f"\n{table.text()}")
-    typer.echo(f"\n{comparison.legend(cells)}\nWritten to {out / problem.name}.")
+    run = Reproduction([evaluation(network)], RunOptions("cpu", data_root(data), seeds), out)
+    (plan,) = run.plans.values()
+    if not plan.cells:
+        raise DataError(plan.missing[0])
+    given = f" --seeds {seeds}" if seeds else ""
+    command = f"repulse-lab evaluate --network {network} --methods {methods} --layers {layers}{given}"
+    _do(run, command, workers, None, lambda cells: chosen(cells, names, layers))
 
 
 @app.command()
@@ -94,24 +101,24 @@ def reproduce(
         str, typer.Option(help="cpu: the largest honest version for two cores; paper: full size.")
     ] = "cpu",
     seeds: Annotated[int | None, typer.Option(min=1, help="Repeats, at most those of the preset.")] = None,
-    data: Annotated[Path | None, typer.Option(help="Folder of the data sets; else that in REPULSE_DATA.")] = None,
-    out: Annotated[Path, typer.Option(help="Folder for results, and for what can be used again.")] = Path("results"),
-    workers: Annotated[int, typer.Option(min=0, help="Processes; 0 does one job after another.")] = _cores(),
+    data: DATA = None,
+    out: OUT = Path("results"),
+    workers: WORKERS = CORES,
     scheduler: Annotated[str | None, typer.Option(help="Address of a dask scheduler, for several machines.")] = None,
     list_: Annotated[bool, typer.Option("--list", help="Show the experiments, and end.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would run, what is missing, how long.")] = False,
 ) -> None:
-    """Make the tables and figures of the paper anew, and judge its claims by them.
+    """Reproduce the tables and figures of the paper, and judge its claims by them.
 
     Networks, features and fits are kept under a digest of all they depend on: stop it whenever you like, the same
-    command goes on, and after a change it computes what the change concerns. Writes one folder an experiment, with
+    command goes on, and after a change it recomputes what the change concerns. Writes one folder per experiment, with
     `results.csv`, tables in Markdown and LaTeX, and figures. `repulse-lab reproduce claims` prints the verdicts over
     what was run; `repulse-lab report` makes a page of it.
     """
     from repulse_lab.data.registry import data_root
     from repulse_lab.paper import registry
     from repulse_lab.paper.claims import table, write_claims
-    from repulse_lab.study.experiment import Setting
+    from repulse_lab.study.experiment import RunOptions
     from repulse_lab.study.reproduce import Reproduction
 
     if list_ or not names:
@@ -121,37 +128,49 @@ def reproduce(
             typer.echo(f"{experiment.name:18}{experiment.source:{wide}}{experiment.title}")
         return
     chosen = registry.chosen(names)
-    setting = Setting(preset, data_root(data) if chosen else Path(), seeds)
-    work = Reproduction(chosen, setting, out)
+    run = Reproduction(chosen, RunOptions(preset, data_root(data) if chosen else Path(), seeds), out)
     if dry_run:
-        typer.echo(work.dry_run(workers).text())
-        for name, plan in work.plans.items():
+        typer.echo(run.dry_run(workers).text())
+        for name, plan in run.plans.items():
             typer.echo("".join(f"\n{name}: {line}" for line in plan.missing), nl=False)
         return
-    failed = 0
-    if work.experiments:
-        command = f"repulse-lab reproduce {' '.join(names)} --preset {preset}" + (f" --seeds {seeds}" if seeds else "")
-        try:
-            tally = work.run(workers, scheduler, progress=sys.stderr.isatty())
-        except KeyboardInterrupt:
-            work.write(command)
-            typer.echo("Stopped. What was finished is kept and written; the same command goes on from there.", err=True)
-            raise typer.Exit(130) from None
-        for findings in work.write(command):
-            typer.echo(f"\n{findings.title} ({findings.source})")
-            for made in findings.tables:
-                typer.echo(f"\n{made.text()}")
-            for line in findings.missing:
-                typer.echo(f"Not run: {line}")
-        for job, reason in tally.failed:
-            typer.echo(f"Failed: {dict(job.about)}: {reason}", err=True)
-        failed = len(tally.failed) + len(tally.skipped)
-        typer.echo(f"\n{tally.done} jobs, {tally.seconds / 60:.0f} minutes of one core. Written to {work.folder}.")
-    judged = write_claims(work.folder)
+    command = f"repulse-lab reproduce {' '.join(names)} --preset {preset}" + (f" --seeds {seeds}" if seeds else "")
+    failed = _do(run, command, workers, scheduler, stop=False) if chosen else 0
+    judged = write_claims(run.folder)
     if "all" in names or "claims" in names:
         typer.echo(table(judged))
     if failed:
         raise typer.Exit(1)
+
+
+def _do(
+    run: Reproduction,
+    command: str,
+    workers: int,
+    scheduler: str | None,
+    choose: Callable[[Sequence[Cell]], Sequence[Cell]] = lambda cells: cells,
+    stop: bool = True,
+) -> int:
+    """Run experiments, write and print what they found; return the number of jobs that failed."""
+    try:
+        tally = run.run(workers, scheduler, sys.stderr.isatty(), choose)
+    except KeyboardInterrupt:
+        run.write(command)
+        typer.echo("Stopped. What was finished is kept and written; the same command goes on from there.", err=True)
+        raise typer.Exit(130) from None
+    for findings in run.write(command):
+        typer.echo(f"\n{findings.title} ({findings.source})")
+        for made in findings.tables:
+            typer.echo(f"\n{made.title}\n{made.text()}")
+        for line in findings.missing:
+            typer.echo(f"Not run: {line}")
+    for job, reason in tally.failed:
+        typer.echo(f"Failed: {dict(job.about)}: {reason}", err=True)
+    typer.echo(f"\n{tally.done} jobs, {tally.seconds / 60:.0f} minutes of one core. Written to {run.folder}.")
+    failed = len(tally.failed) + len(tally.skipped)
+    if failed and stop:
+        raise typer.Exit(1)
+    return failed
 
 
 @app.command()
@@ -176,8 +195,8 @@ def report(
 def bench(
     names: Annotated[list[str] | None, typer.Argument(help="Groups, or all.", show_default=False)] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Few repeats, small sizes: a first look.")] = False,
-    data: Annotated[Path | None, typer.Option(help="Folder of the data sets; else that in REPULSE_DATA.")] = None,
-    out: Annotated[Path, typer.Option(help="Folder for results, and for what can be used again.")] = Path("bench"),
+    data: DATA = None,
+    out: OUT = Path("bench"),
     list_: Annotated[bool, typer.Option("--list", help="Show what is measured, and the goals.")] = False,
 ) -> None:
     """Measure what a step, a fit, a prediction and an import cost, as ratios to what they cannot do without.
@@ -191,7 +210,7 @@ def bench(
     `repulse-lab bench --quick` gives a first look, `repulse-lab bench step fit` measures two groups.
     """
     from repulse_lab.speed import report as reports
-    from repulse_lab.speed.record import Setting
+    from repulse_lab.speed.measurement import BenchSetting
     from repulse_lab.speed.run import chosen, merged, run
 
     groups = chosen(names or ())
@@ -203,7 +222,7 @@ def bench(
         return
     named = data or os.environ.get("REPULSE_DATA")
     out = out / "quick" if quick else out  # which must not take the place of what took longer
-    setting = Setting(out, quick, Path(named) if named else None, sys.stderr.isatty())
+    setting = BenchSetting(out, quick, Path(named) if named else None, sys.stderr.isatty())
     findings = reports.read(out) if (out / reports.FILE).exists() else []
     for found in run(groups, setting):
         findings = merged(findings, [found])

@@ -11,7 +11,7 @@ from PIL import Image
 
 from repulse.errors import DataError, RecipeError
 from repulse_lab.data import load
-from repulse_lab.data.corruptions import KINDS, SEVERITIES, corrupt, corrupted
+from repulse_lab.data.corruptions import KINDS, SEVERITIES, corrupt
 from repulse_lab.data.images import normalise
 from repulse_lab.networks.resnet_cifar import MEAN, STD, load_published
 
@@ -308,49 +308,39 @@ def test_errors_say_what_is_wrong():
 
 @pytest.fixture
 def folder(tmp_path):
-    """A folder of the benchmark in its own layout, with four images a severity, and a CIFAR-10 test set of four."""
+    """Make a folder of the benchmark in its own layout, with four images per severity."""
     random = np.random.default_rng(0)
     (tmp_path / "CIFAR-10-C").mkdir()
     np.save(tmp_path / "CIFAR-10-C/fog.npy", random.integers(0, 256, (20, 32, 32, 3), dtype=np.uint8))
     np.save(tmp_path / "CIFAR-10-C/labels.npy", np.tile(np.array([3, 8, 8, 0], dtype=np.uint8), 5))
-    (tmp_path / "cifar-10-batches-bin").mkdir()
-    random.integers(0, 10, (4, 3073), dtype=np.uint8).tofile(tmp_path / "cifar-10-batches-bin/test_batch.bin")
     return tmp_path
 
 
 def test_published_files_are_read_where_they_are(folder):
-    images, labels, official = corrupted(folder, "fog", 2)
-    assert official
+    images, labels = load("cifar10-c", "fog-2", folder).labelled
     wanted = np.load(folder / "CIFAR-10-C/fog.npy")[4:8]
     assert np.array_equal(images.permute(0, 2, 3, 1).numpy(), wanted)
     assert images.dtype == torch.uint8
     assert labels.tolist() == [3, 8, 8, 0]
-    images, labels, official = corrupted(folder, "snow", 2)
-    clean, truth = load("cifar10", "test", folder).labelled
-    assert not official
-    assert torch.equal(images, corrupt(clean, "snow", 2))
-    assert torch.equal(labels, truth)
 
 
 def test_published_files_that_are_not_right_are_refused(folder):
-    with pytest.raises(RecipeError, match="Did you mean 'fog'"):
-        corrupted(folder, "fogg", 1)
-    with pytest.raises(RecipeError, match="from 1 to 5"):
-        corrupted(folder, "fog", 6)
+    with pytest.raises(RecipeError, match="Did you mean 'fog-1'"):
+        load("cifar10-c", "fogg-1", folder)
     labels = folder / "CIFAR-10-C/labels.npy"
     np.save(labels, np.zeros(7, dtype=np.uint8))
     with pytest.raises(DataError, match=r"one label for each of 20 images, but got the shape \(7,\)"):
-        corrupted(folder, "fog", 1)
+        load("cifar10-c", "fog-1", folder)
     labels.unlink()
     with pytest.raises(DataError, match=r"CIFAR-10-C/labels.npy"):
-        corrupted(folder, "fog", 1)
+        load("cifar10-c", "fog-1", folder)
     np.save(labels, np.zeros(20, dtype=np.uint8))
     np.save(folder / "CIFAR-10-C/fog.npy", np.zeros((21, 32, 32, 3), dtype=np.uint8))
     with pytest.raises(DataError, match=r"N a multiple of 5, but got uint8 of \(21, 32, 32, 3\)"):
-        corrupted(folder, "fog", 1)
+        load("cifar10-c", "fog-1", folder)
     (folder / "CIFAR-10-C/fog.npy").write_bytes(b"no array")
-    with pytest.raises(DataError, match="to be an array as NumPy saves it"):
-        corrupted(folder, "fog", 1)
+    with pytest.raises(DataError, match="whole and in their format"):
+        load("cifar10-c", "fog-1", folder)
 
 
 @pytest.mark.data

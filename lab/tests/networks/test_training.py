@@ -18,8 +18,8 @@ from torch.utils.hooks import RemovableHandle
 
 from repulse.backbone.fingerprint import weights_of
 from repulse.errors import CheckpointError, DataError, RecipeError
+from repulse_lab.data import load
 from repulse_lab.data.images import normalise
-from repulse_lab.data.mnist import mnist
 from repulse_lab.networks import build
 from repulse_lab.networks.augment import augment
 from repulse_lab.networks.mlp import MLP
@@ -416,7 +416,7 @@ def test_divergence_in_the_last_step_is_seen(tmp_path: Path) -> None:
         ({"images": torch.zeros(20, 5), "mean": None, "std": None}, r"for a schedule that crops or flips"),
         (
             {"targets": torch.zeros(19, dtype=torch.long)},
-            r"Expected `targets` to be 20 classes from 0 on, one an image",
+            r"Expected `targets` to be 20 classes from 0 on, one per image",
         ),
         ({"targets": torch.zeros(20)}, r"Expected `targets` to be 20 classes .* but got torch\.float32 of shape"),
         ({"targets": torch.full((20,), -1)}, r"Expected `targets` to be 20 classes from 0 on"),
@@ -439,8 +439,8 @@ def test_bad_seed_and_network_are_refused() -> None:
 
 @pytest.mark.data
 def test_lenet_learns_digits(data_root: Path) -> None:
-    images, targets = mnist(data_root, "train")
-    test, labels = mnist(data_root, "test")
+    images, targets = load("mnist", "train", data_root).labelled
+    test, labels = load("mnist", "test", data_root).labelled
     network = build("lenet", channels=1, size=28)
     short = dataclasses.replace(SCHEDULES["cpu-lenet"], epochs=3)
     train(network, images[:6000], targets[:6000], short, mean=(0.1307,), std=(0.3081,), progress=False)

@@ -10,13 +10,13 @@ import pytest
 import torch
 
 from repulse.evaluation.table import Table
-from repulse_lab.data.dirty_mnist import Ambiguous
 from repulse_lab.data.registry import about as entry
 from repulse_lab.jobs.job import Place
 from repulse_lab.paper import active_learning, labelling
 from repulse_lab.paper.labelling import CLASSES, STRATEGIES, Exam, Learner, Pool, buy
-from repulse_lab.report.figures import Figure
-from repulse_lab.study.experiment import Outcome, Setting
+from repulse_lab.study.dirty_mnist import Ambiguous
+from repulse_lab.study.experiment import Outcome, RunOptions
+from repulse_lab.study.figures import Figure
 from repulse_lab.study.training import make_ambiguous_digits
 
 TINY = active_learning.CPU | {"draws": 64, "clean": 40, "ambiguous": 24, "rounds": 2, "test": 2, "head steps": 6}
@@ -38,7 +38,7 @@ def folder(tmp_path):
 
 
 def test_cpu_runs_every_strategy_three_times_within_the_budget(folder):
-    plan = active_learning.plan(Setting("cpu", folder))
+    plan = active_learning.plan(RunOptions("cpu", folder))
     labels = [(cell.labels["method"], cell.labels["seed"]) for cell in plan.cells]
     assert labels == [
         (strategy, i) for some in (STRATEGIES, active_learning.ONCE_TOO) for strategy in some for i in range(3)
@@ -59,7 +59,7 @@ def test_cpu_runs_every_strategy_three_times_within_the_budget(folder):
 
 
 def test_paper_is_the_papers_setting(folder):
-    plan = active_learning.plan(Setting("paper", folder))
+    plan = active_learning.plan(RunOptions("paper", folder))
     assert len(plan.cells) == 5 * (len(STRATEGIES) + len(active_learning.ONCE_TOO))
     about = plan.cells[0].job.about
     assert about["network"] == {"name": "resnet18", "spectral_norm": 3.0, "mod": True}
@@ -73,8 +73,10 @@ def test_paper_is_the_papers_setting(folder):
 
 
 def test_fewer_seeds_and_no_data(folder, tmp_path_factory):
-    assert len(active_learning.plan(Setting("cpu", folder, 1)).cells) == len(STRATEGIES) + len(active_learning.ONCE_TOO)
-    nothing = active_learning.plan(Setting("cpu", tmp_path_factory.mktemp("empty")))
+    assert len(active_learning.plan(RunOptions("cpu", folder, 1)).cells) == len(STRATEGIES) + len(
+        active_learning.ONCE_TOO
+    )
+    nothing = active_learning.plan(RunOptions("cpu", tmp_path_factory.mktemp("empty")))
     assert not nothing.cells
     assert "MNIST" in nothing.missing[0]
 

@@ -10,9 +10,10 @@ from scipy import stats
 
 from repulse import CheckpointError, DataError
 from repulse_lab.paper import printed as paper
-from repulse_lab.paper.claims import CLAIMS, Judged, Results, judge, orderings, table, write_claims
+from repulse_lab.paper.claims import CLAIMS, Results, judge, orderings, table, write_claims
 from repulse_lab.paper.claims.relations import Claim, Side, better, cases, no_worse, same
-from repulse_lab.paper.claims.verdict import VERDICTS, Part, decide, interval, kind
+from repulse_lab.paper.claims.verdict import Part, decide, interval, kind
+from repulse_lab.study.claims import VERDICTS, read_judged
 from repulse_lab.study.experiment import Outcome
 from repulse_lab.study.output import Findings, write
 
@@ -27,7 +28,7 @@ def cell(method, seed, repulsion=None, network="LeNet", layers="last", **figures
 
 def findings(outcomes, name="dirty-mnist", missing=()):
     return Findings(
-        name, "A title", "Table 1", "cpu", "repulse reproduce", "today", 1.0, [], list(missing), outcomes=outcomes
+        name, "A title", "Table 1", "cpu", "repulse-lab reproduce", "today", 1.0, [], list(missing), outcomes=outcomes
     )
 
 
@@ -332,12 +333,12 @@ def as_printed(scale=1.0):
 @pytest.fixture(scope="module")
 def straight():
     printed = as_printed()
-    return [Judged(claim, claim.test(printed)) for claim in CLAIMS]
+    return [claim.judged(printed) for claim in CLAIMS]
 
 
 def test_the_papers_own_numbers_confirm_its_claims(straight):
     """Every claim that tables of the appendix can decide is stated so that those tables confirm it."""
-    words = {one.claim.id: one.verdict.word for one in straight}
+    words = {one.id: one.verdict for one in straight}
     assert set(words.values()) == {"confirmed", "not testable here"}
     assert list(words.values()).count("confirmed") >= 20
     assert words["robust-across-networks"] == words["matching-set-best-objects"] == "confirmed"
@@ -345,7 +346,7 @@ def test_the_papers_own_numbers_confirm_its_claims(straight):
 
 def test_the_papers_numbers_turned_around_contradict_its_claims(straight):
     printed = as_printed(-1.0)
-    decided = [one.claim for one in straight if one.verdict.word == "confirmed"]
+    decided = [BY_ID[one.id] for one in straight if one.verdict == "confirmed"]
     turned = {claim.id: claim.test(printed).word for claim in decided}
     still = {name for name, word in turned.items() if word == "confirmed"}
     assert still == {
@@ -378,7 +379,7 @@ def test_verdicts_are_written_whole(tmp_path):
     judged = write_claims(tmp_path)
     kept = json.loads((tmp_path / "claims.json").read_text())
     assert kept["format"] == 1
-    assert kept["claims"] == [one.to_json() for one in judged]
+    assert [one.text for one in read_judged(tmp_path)] == [one.text for one in judged]
     by_id = {claim["id"]: claim for claim in kept["claims"]}
     assert by_id["heads-calibrate-cifar10"]["verdict"] == "confirmed"
     assert by_id["accuracy-as-before"]["verdict"] == "contradicted"

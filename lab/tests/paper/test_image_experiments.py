@@ -24,15 +24,17 @@ from repulse_lab.data.registry import about as entry
 from repulse_lab.jobs.job import Place, execute, result
 from repulse_lab.jobs.runner import in_order
 from repulse_lab.paper import cifar10, corrupted, corruption, curves, uncertainty_map
-from repulse_lab.report.figures import Figure
-from repulse_lab.study import cells, features
-from repulse_lab.study.bench import Images, OnDemand, View
-from repulse_lab.study.cells import Members, fitted
-from repulse_lab.study.experiment import Outcome, Setting
-from repulse_lab.study.measures import Dirt, Trial
+from repulse_lab.study import problems
+from repulse_lab.study.cells import Members, fit_method
+from repulse_lab.study.experiment import Outcome, RunOptions
+from repulse_lab.study.features import LazyFeatures, View
+from repulse_lab.study.figures import Figure
+from repulse_lab.study.measures import Trial
+from repulse_lab.study.problems import Images, LabelledPairs
+from tiny_problem import tiny_problem
 
 COUNT = 24
-WHAT = {"collection": "cifar10", "count": COUNT, "published": False}
+WHAT = {"problem": "cifar10", "count": COUNT, "published": False}
 FEW = ("gaussian_noise", "fog", "saturate")
 FIRST, SECOND = {"name": "resnet20"}, {"name": "resnet32"}
 
@@ -65,7 +67,7 @@ def counts(plan):
 
 
 def test_corruption_plans_random_methods_three_times_and_one_job_a_network_and_corruption(photos):
-    plan = corruption.plan(Setting("cpu", photos))
+    plan = corruption.plan(RunOptions("cpu", photos))
     heads = {f"fs-RLL-E, {name}": 3 for name in ("training data", "16 patches", "Tiny ImageNet")}
     others = {"MAP": 1, "SNGP": 3, "LL-Laplace": 3, "DE-2": 1, "LL-E": 3}
     own = {"repulse, Tiny ImageNet, without taps": 3, "repulse, Tiny ImageNet": 3}
@@ -82,20 +84,20 @@ def test_corruption_plans_random_methods_three_times_and_one_job_a_network_and_c
 
 
 def test_corruption_at_full_size_trains_wide_networks_and_takes_all_images(photos):
-    plan = corruption.plan(Setting("paper", photos))
+    plan = corruption.plan(RunOptions("paper", photos))
     assert counts(plan)["MAP"] == counts(plan)["repulse, Tiny ImageNet"] == 10
     assert counts(plan)["DE-5"] == 1
     assert all(cell.job.about["count"] == 10_000 for cell in plan.cells)
     trained = [job for job in in_order([c.job for c in plan.cells]) if job.function.__name__ == "train_network"]
     assert {job.about["network"]["name"] for job in trained} == {"wrn28-10"}
     assert len(trained) == 10
-    assert len(corruption.plan(Setting("paper", photos, seeds=2)).cells) == 2 * 9 + 1
+    assert len(corruption.plan(RunOptions("paper", photos, seeds=2)).cells) == 2 * 9 + 1
 
 
 def test_published_corruptions_and_cifar100_are_taken_where_they_are(photos):
-    before = corruption.plan(Setting("cpu", photos))
+    before = corruption.plan(RunOptions("cpu", photos))
     lay_out(photos, *(("cifar10-c", f"{kind}-1") for kind in KINDS), ("cifar100", "train"))
-    after = corruption.plan(Setting("cpu", photos))
+    after = corruption.plan(RunOptions("cpu", photos))
     assert all(cell.job.about["published"] for cell in after.cells if cell.labels["collection"] == "CIFAR-10-C")
     assert not {cell.job.key for cell in before.cells} & {cell.job.key for cell in after.cells}
     assert not [note for note in after.notes if "CIFAR-10-C" in note and "made here" in note]
@@ -105,7 +107,7 @@ def test_published_corruptions_and_cifar100_are_taken_where_they_are(photos):
 
 def test_without_data_nothing_is_planned_and_the_plan_says_why(tmp_path):
     for module, name in ((corruption, "cifar10"), (uncertainty_map, "mnist")):
-        plan = module.plan(Setting("cpu", tmp_path))
+        plan = module.plan(RunOptions("cpu", tmp_path))
         assert not plan.cells
         assert any(name in one for one in plan.missing)
 
@@ -113,7 +115,7 @@ def test_without_data_nothing_is_planned_and_the_plan_says_why(tmp_path):
 def test_without_repulsion_images_the_other_rows_are_planned(photos):
     for path in [path for path in photos.rglob("*") if "tiny" in str(path.relative_to(photos)) and path.is_file()]:
         path.unlink()
-    plan = corruption.plan(Setting("cpu", photos))
+    plan = corruption.plan(RunOptions("cpu", photos))
     assert "fs-RLL-E, 16 patches" in counts(plan)
     assert not [row for row in counts(plan) if "Tiny" in row]
     assert [one for one in plan.missing if "repulse, Tiny ImageNet" in one]
@@ -122,7 +124,7 @@ def test_without_repulsion_images_the_other_rows_are_planned(photos):
 @pytest.mark.parametrize(("preset", "network", "seeds"), [("cpu", "LeNet", 3), ("paper", "ResNet-18", 10)])
 def test_the_map_has_four_methods(tmp_path, preset, network, seeds):
     lay_out(tmp_path, ("mnist", "train"), *((name, "test") for name in ("mnist", "kmnist", "fashion-mnist")))
-    plan = uncertainty_map.plan(Setting(preset, tmp_path))
+    plan = uncertainty_map.plan(RunOptions(preset, tmp_path))
     heads = dict.fromkeys(("LL-E", "fs-RLL-E, 8 patches", "repulse, synthetic images"), seeds)
     assert counts(plan) == {"DE-5": 1, **heads}
     assert {cell.labels["network"] for cell in plan.cells} == {network}
@@ -161,17 +163,10 @@ def images():
 @pytest.fixture
 def place(images, tmp_path, monkeypatch):
     """A place in which these images are CIFAR-10 and two tiny networks the published ones."""
-    features._bench.cache_clear()
-    monkeypatch.setattr("repulse.particles.loop.MIN_STEPS", 60)
+    monkeypatch.setattr("repulse.particles.loop.LEAST_STEPS", 60)
     monkeypatch.setattr(corrupted, "KINDS", FEW)
-    for module in (features, cells, corrupted):
-        monkeypatch.setattr(module, "images_of", lambda name, root: images)
-    for module in (features, corrupted):
-        monkeypatch.setattr(
-            module, "load_network", lambda name, network, seed, place: network_of(network["name"]).eval()
-        )
-    yield Place(tmp_path / "data", tmp_path / "keep")
-    features._bench.cache_clear()
+    monkeypatch.setitem(problems.PROBLEMS, "cifar10", tiny_problem(images, network_of, "cifar10"))
+    return Place(tmp_path / "data", tmp_path / "keep")
 
 
 def keep_all(place, *networks):
@@ -215,7 +210,7 @@ def test_heads_see_corrupted_taps_as_they_saw_those_of_clean_images(images, plac
     about = {**WHAT, "network": FIRST, "network_seed": 0, "seed": 0, "method": "repulse", "layers": "auto"}
     about["repulsion"] = "Tiny ImageNet"
     found = corrupted.judge_under_corruption(about, place)["figures"]
-    trial, _ = fitted(about, place)
+    trial, _ = fit_method(about, place)
     assert trial.view.taps
     clean = trial.method.predict(trial.view.test[:COUNT])
     assert found["nll severity 0"] == pytest.approx(metrics.nll(clean, images.test_targets[:COUNT]), rel=1e-3)
@@ -336,19 +331,26 @@ def mapped(monkeypatch, tmp_path):
     test = torch.randn(50, 2, generator=generator)
     pixels = torch.randint(256, (50, 1, 28, 28), generator=generator, dtype=torch.uint8)
     images = Images(
-        pixels, torch.zeros(50), pixels, torch.zeros(50), dict.fromkeys(sets, pixels[:30]), {}, (0.1,), (0.3,)
+        pixels,
+        torch.zeros(50),
+        pixels,
+        torch.zeros(50),
+        dict.fromkeys(sets, pixels[:30]),
+        {},
+        (0.1,),
+        (0.3,),
+        pairs=LabelledPairs(20, torch.zeros(0), torch.zeros(0)),
     )
     layers = [LastLayer(torch.tensor([[1.0, sign], [0.0, 0.0]]), torch.zeros(2)) for sign in (1.0, -1.0)]
     view = View(
         test[:0].repeat(1, 2),
         test.repeat(1, 2),
         {n: x.repeat(1, 2) for n, x in sets.items()},
-        OnDemand({}),
+        LazyFeatures({}),
         0,
         lambda: layers[0],
     )
-    monkeypatch.setattr(uncertainty_map, "fitted", lambda about, place: (Trial(Members(layers), images, view), 0.0))
-    monkeypatch.setattr(Dirt, "of", staticmethod(lambda root: Dirt(20, torch.zeros(0), torch.zeros(0))))
+    monkeypatch.setattr(uncertainty_map, "fit_method", lambda about, place: (Trial(Members(layers), images, view), 0.0))
     found = [uncertainty_map.map_uncertainty({"seed": s, "method": "DE-2"}, Place(tmp_path, tmp_path)) for s in (0, 1)]
     return found, test, pixels
 
@@ -408,7 +410,7 @@ def test_maps_are_tabled_over_seeds_and_drawn_of_the_first(mapped):
 
 
 def test_curves_stand_beside_the_table_and_change_nothing_in_it(photos):
-    plan = cifar10.plan(Setting("cpu", photos))
+    plan = cifar10.plan(RunOptions("cpu", photos))
     drawn = [cell for cell in plan.cells if cell.labels.get("beyond")]
     assert {cell.labels["row"] for cell in drawn} == {*cifar10.DRAWN, "DE-2"}
     figures = {"accuracy": 90.0, "mean auroc": 80.0}

@@ -15,11 +15,11 @@ from repulse._files import write_whole
 from repulse.evaluation.table import Table
 from repulse.prediction import ClassPrediction, RegressionPrediction
 from repulse.recipe import NAMED
-from repulse_lab.data.text import ENCODER
 from repulse_lab.jobs.job import Job, Place, execute, result
+from repulse_lab.networks.sentences import ENCODER
 from repulse_lab.paper import regression, text, toy
-from repulse_lab.report.figures import Figure
-from repulse_lab.study.experiment import Outcome, Setting
+from repulse_lab.study.experiment import Outcome, RunOptions
+from repulse_lab.study.figures import Figure
 
 EXPERIMENTS = {module.EXPERIMENT.name: module for module in (toy, regression, text)}
 
@@ -48,7 +48,7 @@ def place(folder, tmp_path) -> Place:
 
 
 def planned(name: str, preset: str, root: Path, seeds: int | None = None):
-    return EXPERIMENTS[name].EXPERIMENT.plan(Setting(preset, root, seeds))
+    return EXPERIMENTS[name].EXPERIMENT.plan(RunOptions(preset, root, seeds))
 
 
 @pytest.mark.parametrize(("preset", "tasks", "seeds"), [("cpu", 2, 3), ("paper", 3, 10)])
@@ -83,7 +83,7 @@ def test_text_without_its_encoder_is_missing(folder, monkeypatch):
     monkeypatch.setattr(text, "ENCODER", "no_such_package")
     plan = planned("text", "cpu", folder)
     assert not plan.cells
-    assert "pip install 'repulse[text]'" in plan.missing[0]
+    assert "pip install 'repulse-lab[text]'" in plan.missing[0]
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
@@ -128,7 +128,7 @@ def test_toy_retrofits_a_trained_network(place, monkeypatch):
 
 def test_spread_of_two_classes_is_that_of_either():
     p = torch.tensor([[0.2, 0.8], [0.6, 0.4]]).unsqueeze(1)
-    assert float(toy.spread(ClassPrediction(p.log()))) == pytest.approx(0.2)
+    assert float(toy.particle_std(ClassPrediction(p.log()))) == pytest.approx(0.2)
 
 
 def test_gap_is_the_middle_third_and_nothing_of_it_is_fitted(place):

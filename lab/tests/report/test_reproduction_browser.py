@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from reproduction_example import CLAIMS, example, leave
-from repulse_lab.report.reproduction import Claim, spans, write_report
+from repulse_lab.report.reproduction import spans, write_report
+from repulse_lab.study.claims import JudgedClaim
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Locator, Page
@@ -202,7 +203,7 @@ def test_claims_filter_by_verdict(page):
     assert page.locator(".pill[aria-pressed=true]").inner_text().startswith("All")
     ruler = page.locator(".claim .ruler").first.bounding_box()
     dot = page.locator(".claim .dot").first.bounding_box()
-    at = spans(Claim(**CLAIMS[0]), [Claim(**claim) for claim in CLAIMS])["effect"]
+    at = spans(JudgedClaim(**CLAIMS[0]), [JudgedClaim(**claim) for claim in CLAIMS])["effect"]
     assert dot["x"] + dot["width"] / 2 - ruler["x"] == pytest.approx(ruler["width"] * at / 100, abs=1.5)
 
 

@@ -14,8 +14,9 @@ from repulse import DataError
 from repulse.errors import CheckpointError
 from repulse.evaluation.table import Column, Table
 from repulse_lab.report import views
-from repulse_lab.report.figures import Figure, Line, Lines
-from repulse_lab.report.reproduction import Claim, read_claims, spans, write_report
+from repulse_lab.report.reproduction import spans, write_report
+from repulse_lab.study.claims import JudgedClaim, read_judged
+from repulse_lab.study.figures import Figure, Line, Lines
 from repulse_lab.study.output import FILE
 
 
@@ -61,7 +62,7 @@ def test_facts_counts_and_order(written):
     assert "Of 6 claims of the paper, 3 are confirmed, 1 is contradicted, 1 is undecided and 1 is not testable" in text
     for fact in ("Presetcpu", "Experiments4", "Cells run76", "Seeds, at most3", "2026-11-16"):
         assert fact in text
-    assert f"Beside the paper’s{sum(len(t.printed) for f in example() for t in f.tables)} numbers" in text
+    assert f"Compared with the paper{sum(len(t.printed) for f in example() for t in f.tables)} numbers" in text
     places = [text.index(source) for source in ("Table 1 Does", "Figure 2 Where", "Figure 4 Does", "beyond the paper")]
     assert places == sorted(places)
 
@@ -99,7 +100,7 @@ def test_damaged_claims_are_refused(tmp_path, changed, message):
     path = tmp_path / "claims.json"
     path.write_text(json.dumps({"format": 1, "claims": [CLAIMS[0] | changed]}), encoding="utf-8")
     with pytest.raises(CheckpointError, match=message):
-        read_claims(path)
+        read_judged(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -108,7 +109,7 @@ def test_damaged_claims_are_refused(tmp_path, changed, message):
 def test_other_files_are_no_claims(tmp_path, text, message):
     (tmp_path / "claims.json").write_text(text, encoding="utf-8")
     with pytest.raises(CheckpointError, match=message):
-        read_claims(tmp_path / "claims.json")
+        read_judged(tmp_path)
 
 
 def test_differences_carry_a_sign_and_know_what_is_better():
@@ -155,7 +156,7 @@ def test_figures_keep_what_is_no_number():
 
 
 def test_claims_of_one_unit_share_a_scale():
-    claims = [Claim(**claim) for claim in CLAIMS]
+    claims = [JudgedClaim(**claim) for claim in CLAIMS]
     first, _, third = (spans(claim, claims) for claim in claims[:3])
     assert first["zero"] == third["zero"] == pytest.approx(4 + 92 * 4.6 / (4.6 + 3.05), abs=0.05)
     assert third["low"] == 4

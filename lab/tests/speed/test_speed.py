@@ -19,24 +19,24 @@ from typer.testing import CliRunner
 from repulse.errors import CheckpointError, RecipeError
 from repulse_lab import cli
 from repulse_lab.speed import (
-    child,
     features,
     fit,
     importing,
+    laplace_torch,
+    measured,
     memory,
     predict,
     profile,
     report,
-    rivals,
     run,
     scaling,
     step,
 )
-from repulse_lab.speed.children import ChildError, children_seconds, start
 from repulse_lab.speed.clock import Clock, Times, threads
-from repulse_lab.speed.record import Curve, Findings, Group, Ratio, Row, Setting, quartiles
+from repulse_lab.speed.measurement import Benchmark, BenchmarkResult, BenchSetting, Curve, Measurement, Ratio, quartiles
+from repulse_lab.speed.processes import ProcessError, process_seconds, start
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[3]
 MACHINE = {"cores": 2, "threads": 1, "vectors": "AVX2", "torch": "2.6", "python": "3.11.1", "repulse": "0.1"}
 
 
@@ -125,34 +125,34 @@ def test_collection_of_garbage_and_threads_are_as_before_even_after_an_error():
 
 def test_quartiles_of_one_row():
     about = Ratio("a", "b", "d 2", goal=2.0)
-    row = Row.of(about, [1.0, 2.0, 3.0, 4.0, 5.0], 0.5)
+    row = Measurement.of(about, [1.0, 2.0, 3.0, 4.0, 5.0], 0.5)
     assert (row.ratio, row.low, row.high, row.rounds, row.cost, row.met) == (3.0, 2.0, 4.0, 5, 0.5, False)
-    assert Row.of(about, [2.0], 0.5).met is True
-    assert Row.of(Ratio("a", "b"), [2.0], 0.5).met is None
+    assert Measurement.of(about, [2.0], 0.5).met is True
+    assert Measurement.of(Ratio("a", "b"), [2.0], 0.5).met is None
     assert about.name == "a / b, d 2"
-    missing = Row.missing(about, "needs x")
+    missing = Measurement.missing(about, "needs x")
     assert (missing.note, missing.met, missing.ratio) == ("not measured: needs x", None, None)
 
 
 @pytest.fixture
 def findings():
     rows = [
-        Row.of(Ratio("slow", "bare", "d 8", goal=2.0), [2.9, 3.0, 3.1], 0.01),
-        Row.of(Ratio("fast", "bare", goal=2.0), [1.5], 0.01, note="synthetic"),
-        Row.of(Ratio("free", "bare"), [0.25], 0.01),
-        Row.missing(Ratio("ours", "theirs", goal=0.3), "needs theirs"),
+        Measurement.of(Ratio("slow", "bare", "d 8", goal=2.0), [2.9, 3.0, 3.1], 0.01),
+        Measurement.of(Ratio("fast", "bare", goal=2.0), [1.5], 0.01, note="synthetic"),
+        Measurement.of(Ratio("free", "bare"), [0.25], 0.01),
+        Measurement.missing(Ratio("ours", "theirs", goal=0.3), "needs theirs"),
     ]
     curves = [Curve("d", "ours", [8.0, 64.0], [3.0, 2.0], [2.9, 1.9], [3.1, 2.1]), Curve("N", "ours", [10.0], [1.0])]
     return [
-        Findings("step", False, "2026-01-01", MACHINE, rows[:2]),
-        Findings("fit", False, "2026-01-01", MACHINE, rows[2:], curves),
+        BenchmarkResult("step", False, "2026-01-01", MACHINE, rows[:2]),
+        BenchmarkResult("fit", False, "2026-01-01", MACHINE, rows[2:], curves),
     ]
 
 
 def test_table(findings):
     lines = [re.split(r"\s{2,}", line) for line in report.table_of(findings).text().splitlines()]
     assert lines == [
-        ["what / beside what", "ratio", "lower quartile", "upper quartile", "goal", "met"],
+        ["what / baseline", "ratio", "lower quartile", "upper quartile", "goal", "met"],
         ["slow / bare, d 8", "3.000", "2.950", "3.050", "2.00", "no"],
         ["fast / bare [1]", "1.500", "1.500", "1.500", "2.00", "yes"],
         ["free / bare", "0.250", "0.250", "0.250", "–", "–"],
@@ -161,7 +161,7 @@ def test_table(findings):
         ["[1] synthetic"],
     ]
     assert "| slow / bare, d 8 | 3.000 | 2.950 | 3.050 | 2.00 | no |" in report.table_of(findings).markdown()
-    quick = Findings("import", True, "2026-01-01", MACHINE)
+    quick = BenchmarkResult("import", True, "2026-01-01", MACHINE)
     assert "first look" in report.table_of([*findings, quick]).text()
 
 
@@ -201,7 +201,7 @@ def test_another_format_is_refused(tmp_path):
 
 
 def test_groups_measured_again_replace_their_own(findings):
-    again = Findings("fit", True, "2026-02-02", MACHINE)
+    again = BenchmarkResult("fit", True, "2026-02-02", MACHINE)
     assert run.merged(findings, [again]) == [findings[0], again]
     assert run.merged([again], findings) == findings
 
@@ -214,7 +214,7 @@ def test_the_machine_has_no_name():
 
 
 def test_a_walk_over_groups_gives_what_they_measure(tmp_path):
-    row, curve = Row.missing(Ratio("a", "b"), "never"), Curve("d", "x", [1.0], [1.0])
+    row, curve = Measurement.missing(Ratio("a", "b"), "never"), Curve("d", "x", [1.0], [1.0])
     seen = []
 
     def measure(setting):
@@ -222,15 +222,15 @@ def test_a_walk_over_groups_gives_what_they_measure(tmp_path):
         yield row
         yield curve
 
-    group = Group("one", "title", lambda quick: [row.about], measure, threads=2, curves=1)
-    (found,) = run.run([group], Setting(tmp_path, quick=True))
+    group = Benchmark("one", "title", lambda quick: [row.about], measure, threads=2, curves=1)
+    (found,) = run.run([group], BenchSetting(tmp_path, quick=True))
     assert (found.rows, found.curves, found.quick, found.machine["threads"]) == ([row], [curve], True, 2)
     assert seen == [(True, 2)]
 
 
 def test_names_choose_groups_in_our_order():
     assert [group.name for group in run.chosen(["step", "import"])] == ["import", "step"]
-    assert run.chosen() == run.chosen(["all", "fit"]) == list(run.GROUPS.values())
+    assert run.chosen() == run.chosen(["all", "fit"]) == list(run.BENCHMARKS.values())
     with pytest.raises(RecipeError, match="Did you mean 'memory'"):
         run.chosen(["memry"])
 
@@ -243,7 +243,7 @@ def test_list_shows_groups_ratios_and_goals(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     done = bench("--list")
     assert done.exit_code == 0
-    for group in run.GROUPS.values():
+    for group in run.BENCHMARKS.values():
         assert f"{group.name:10}{group.title}\n" in done.stdout
     goals = {
         "fs-RLL-E: step / two products, d 64, K 10, n 10": "6",
@@ -265,12 +265,12 @@ def test_list_shows_groups_ratios_and_goals(tmp_path, monkeypatch):
 
 
 def test_a_name_that_is_none_is_refused_in_a_sentence(monkeypatch, capsys, tmp_path):
-    monkeypatch.setattr(sys, "argv", ["repulse", "bench", "stepp", "--out", str(tmp_path / "out")])
+    monkeypatch.setattr(sys, "argv", ["repulse-lab", "bench", "stepp", "--out", str(tmp_path / "out")])
     with pytest.raises(SystemExit) as ended:
         cli.main()
     assert ended.value.code == 2
     error = capsys.readouterr().err
-    assert error.startswith("repulse: Expected `name` to be one of 'all', 'import', 'step',")
+    assert error.startswith("repulse-lab: Expected `name` to be one of 'all', 'import', 'step',")
     assert error.endswith("but got 'stepp'. Did you mean 'step'?\n")
     assert not (tmp_path / "out").exists()
 
@@ -281,7 +281,9 @@ def test_steps_for_real(tmp_path, monkeypatch):
     A first look has a folder of its own, and leaves what took longer alone.
     """
     monkeypatch.setattr(step, "SIZES", ((8, 3), (16, 3)))
-    before = Findings("import", False, "2026-01-01", MACHINE, [Row.missing(importing.ratios(True)[0], "never")])
+    before = BenchmarkResult(
+        "import", False, "2026-01-01", MACHINE, [Measurement.missing(importing.ratios(True)[0], "never")]
+    )
     for folder in (tmp_path, tmp_path / "quick"):
         report.write([before], folder)
     done = bench("step", "--quick", "--out", tmp_path)
@@ -300,7 +302,7 @@ def test_steps_for_real(tmp_path, monkeypatch):
 
 def test_a_profile_has_all_parts_of_a_step(tmp_path, monkeypatch):
     monkeypatch.setattr(profile, "SIZES", ((64, 10),))
-    rows = list(profile.measure(Setting(tmp_path, quick=True)))
+    rows = list(profile.measure(BenchSetting(tmp_path, quick=True)))
     assert [row.about for row in rows] == profile.ratios(True)
     assert all(row.cost > 0 for row in rows)
     stepper, step_once = step.make_stepper(step.ClosedFormStep, 64, 10, step.FS_RLL_E)
@@ -311,10 +313,10 @@ def test_a_profile_has_all_parts_of_a_step(tmp_path, monkeypatch):
 
 
 def test_one_import_for_real():
-    before = children_seconds()
+    before = process_seconds()
     start("-c", "import json")
-    assert children_seconds() > before
-    with pytest.raises(ChildError, match="the process failed: ZeroDivisionError: division by zero"):
+    assert process_seconds() > before
+    with pytest.raises(ProcessError, match="the process failed: ZeroDivisionError: division by zero"):
         start("-c", "1 / 0")
 
 
@@ -338,22 +340,22 @@ def instant(monkeypatch):
     monkeypatch.setattr(Clock, "alternate", alternate)
 
 
-def test_without_laplace_the_rows_beside_it_say_so(no_laplace, instant, monkeypatch, tmp_path):
+def test_without_laplace_the_rows_relative_to_it_say_so(no_laplace, instant, monkeypatch, tmp_path):
     monkeypatch.setattr(fit, "fit", lambda problem, recipe=None: lambda: None)
     monkeypatch.setattr(fit, "objective", lambda problem, recipe: (recipe.epochs or 0) / 4)
     monkeypatch.setattr(fit, "training", lambda steps: lambda: None)
-    rows = list(fit.measure(Setting(tmp_path, quick=True)))
+    rows = list(fit.measure(BenchSetting(tmp_path, quick=True)))
     assert [row.about for row in rows] == fit.ratios(True)
     missing = [row.note == "not measured: needs laplace-torch" for row in rows]
     assert missing == [True, True, True, False, False]
     assert rows[4].note.endswith("objective 0.7500 against 7.5000; of the default fit 0.0000")
     assert rows[3].ratio == pytest.approx(1 / 40)  # an epoch is 40 steps, of which one was timed
-    row = predict._from_features(Setting(tmp_path, quick=True), Ratio("a", "b"))
+    row = predict._from_features(BenchSetting(tmp_path, quick=True), Ratio("a", "b"))
     assert (row.ratio, row.note) == (None, "not measured: needs laplace-torch")
 
 
 def test_predictions_give_a_row_for_each_ratio(instant, no_laplace, tmp_path):
-    rows = list(predict.measure(Setting(tmp_path, quick=True)))
+    rows = list(predict.measure(BenchSetting(tmp_path, quick=True)))
     assert [row.about for row in rows] == predict.ratios(True)
 
 
@@ -361,7 +363,7 @@ def test_features_give_a_row_for_each_ratio_and_leave_nothing(instant, monkeypat
     monkeypatch.setattr(features, "SIZE", 4)
     monkeypatch.setattr(features, "start", lambda *command, **environment: asked.append(command) or "300000")
     asked = []
-    rows = list(features.measure(Setting(tmp_path, quick=True)))
+    rows = list(features.measure(BenchSetting(tmp_path, quick=True)))
     assert [row.about for row in rows] == features.ratios(True)
     assert not list(tmp_path.iterdir())
     assert [command[4] for command in asked] == ["2", "1"]
@@ -370,7 +372,7 @@ def test_features_give_a_row_for_each_ratio_and_leave_nothing(instant, monkeypat
 
 def test_curves_of_scaling(instant, no_laplace, monkeypatch, tmp_path):
     monkeypatch.setattr(scaling, "fit", lambda problem: lambda: None)
-    curves = list(scaling.measure(Setting(tmp_path, quick=True)))
+    curves = list(scaling.measure(BenchSetting(tmp_path, quick=True)))
     assert [curve.panel for curve in curves] == ["d", "K", "n", "d", "K", "n", "N"]  # and "N" of laplace-torch
     assert curves[0].x == [32.0, 256.0, 2048.0][: len(curves[0].x)]
     assert all(len(curve.x) == len(curve.y) for curve in curves)
@@ -387,8 +389,8 @@ def test_memory_subtracts_imports_except_where_fits_are_compared(there, monkeypa
 
     monkeypatch.setattr(memory, "peak_of", peak)
     monkeypatch.setattr(memory, "has_laplace", lambda: there)
-    results = list(memory.measure(Setting(tmp_path, quick=True)))
-    rows = [result for result in results if isinstance(result, Row)]
+    results = list(memory.measure(BenchSetting(tmp_path, quick=True)))
+    rows = [result for result in results if isinstance(result, Measurement)]
     assert [row.about for row in rows] == memory.ratios(True)
     assert rows[0].ratio == pytest.approx((100 + 500) / (100 + 50))
     assert rows[1].ratio == pytest.approx(500 / 50)
@@ -398,7 +400,7 @@ def test_memory_subtracts_imports_except_where_fits_are_compared(there, monkeypa
     else:
         assert {row.note for row in rows[3:]} == {"not measured: needs laplace-torch"}
     curves = {(curve.panel, curve.name): curve for curve in results if isinstance(curve, Curve)}
-    assert len(curves) == memory.GROUP.curves
+    assert len(curves) == memory.BENCHMARK.curves
     assert curves["memory N", "from a folder"].x == [5000.0, 50_000.0]
     assert curves["memory N", "from a folder"].y == pytest.approx([50, 500])
     assert len(asked) == len(set(asked)) == (6 if there else 4)  # nothing twice
@@ -412,19 +414,19 @@ def test_memory_subtracts_imports_except_where_fits_are_compared(there, monkeypa
 def test_a_process_that_fails_costs_its_rows_alone(failing, words, there, monkeypatch, tmp_path):
     def peak(kind, *sizes):
         if kind == failing:
-            raise ChildError("the process failed: out of memory")
+            raise ProcessError("the process failed: out of memory")
         return 100.0
 
     monkeypatch.setattr(memory, "peak_of", peak)
     monkeypatch.setattr(memory, "has_laplace", lambda: True)
-    rows = [row for row in memory.measure(Setting(tmp_path, quick=True)) if isinstance(row, Row)]
+    rows = [row for row in memory.measure(BenchSetting(tmp_path, quick=True)) if isinstance(row, Measurement)]
     assert [row.ratio is not None for row in rows] == there
     assert rows[-1].note == f"not measured: {words}: the process failed: out of memory"
 
 
 def test_memory_of_a_child_is_its_own():
     """Not that of its parent, which is what `getrusage` begins with."""
-    code = f"import sys\nfrom pathlib import Path\n{inspect.getsource(child.peak)}\nprint(peak())"
+    code = f"import sys\nfrom pathlib import Path\n{inspect.getsource(measured.peak)}\nprint(peak())"
     ballast = torch.ones(50_000_000)  # 200 MB
     alone, more = int(start("-c", code)), int(start("-c", f"x = bytearray(50_000_000)\ndel x\n{code}"))
     assert alone < 100e6
@@ -435,18 +437,18 @@ def test_memory_of_a_child_is_its_own():
 @pytest.mark.filterwarnings("ignore::repulse.FitWarning")
 def test_what_a_child_does(tmp_path, capsys):
     with warnings.catch_warnings():
-        child.main("fit", "300", "8", "3", str(tmp_path / "kept"))
+        measured.main("fit", "300", "8", "3", str(tmp_path / "kept"))
     assert (tmp_path / "kept" / "train.features").stat().st_size == 300 * 8 * 4
     assert int(capsys.readouterr().out) > 50e6
-    assert [len(x) for x, _ in child.Stream(2_500, 10)] == [1000, 1000, 500]
-    assert len(child.Stream(2_500, 10)) == 3
+    assert [len(x) for x, _ in measured.Stream(2_500, 10)] == [1000, 1000, 500]
+    assert len(measured.Stream(2_500, 10)) == 3
 
 
 def test_synthetic_features_are_those_of_a_classifier():
-    problem = rivals.synthetic(2_000, 16, 5)
+    problem = laplace_torch.synthetic(2_000, 16, 5)
     logits = problem.train @ problem.weight.T + problem.bias
     assert (logits.argmax(dim=1) == problem.targets).float().mean() > 0.7
-    cut, collected = list(rivals.sliced(problem)), list(rivals.collated(problem))
+    cut, collected = list(laplace_torch.sliced(problem)), list(laplace_torch.collated(problem))
     for one, other in zip(cut, collected, strict=True):
         assert all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
 
@@ -455,9 +457,9 @@ def test_the_page_is_filled_by_the_command_and_by_nothing_quick(monkeypatch, tmp
     page = (ROOT / "docs" / "speed.md").read_text()
     for name in ("speed-goals", "speed-profile", "speed-others", "speed-machine", "speed-plot"):
         assert re.search(rf"<!-- {name} -->\n.*?<!-- end of {name} -->", page, re.DOTALL)
-    for name in run.GROUPS:
+    for name in run.BENCHMARKS:
         assert f"| `{name}` |" in page
-    report.write([Findings("fit", True, "2026-01-01", MACHINE)], tmp_path)
+    report.write([BenchmarkResult("fit", True, "2026-01-01", MACHINE)], tmp_path)
     monkeypatch.syspath_prepend(ROOT / "benchmarks")
     monkeypatch.setattr(sys, "argv", ["speed.py", "--results", str(tmp_path)])
     with pytest.raises(SystemExit) as ended:
@@ -470,8 +472,8 @@ def test_a_profile_is_shown_with_parts_down_and_sizes_across(monkeypatch):
     monkeypatch.syspath_prepend(ROOT / "benchmarks")
     script = runpy.run_path(str(ROOT / "benchmarks" / "speed.py"), run_name="speed")
     abouts = [Ratio(f"fs-RLL-E: {part}", "two products", size) for size in ("d 1", "d 2") for part in ("Adam", "rest")]
-    rows = [Row.of(about, [i + 0.25], 1.0) for i, about in enumerate(abouts)]
-    lines = script["parts_of"]([Findings("profile", False, "2026-01-01", MACHINE, rows)]).markdown().splitlines()
+    rows = [Measurement.of(about, [i + 0.25], 1.0) for i, about in enumerate(abouts)]
+    lines = script["parts_of"]([BenchmarkResult("profile", False, "2026-01-01", MACHINE, rows)]).markdown().splitlines()
     found = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if line.startswith("|")]
     assert found[0] == ["part / two products", "d 1", "d 2"]
     assert found[2:] == [["Adam", "0.25", "2.25"], ["rest", "1.25", "3.25"]]

@@ -20,13 +20,16 @@ from repulse_lab import cli
 from repulse_lab.jobs.job import Job, Place, execute, result
 from repulse_lab.jobs.runner import Tally, in_order
 from repulse_lab.paper import registry
-from repulse_lab.report.figures import Figure, Group, Heat, Line, Lines, Points
-from repulse_lab.study import cells, features, grid, output, reproduce
-from repulse_lab.study.bench import Images
-from repulse_lab.study.collections import FOREIGN, SETS, _both, images_of, repulsion_of, sets_of
-from repulse_lab.study.experiment import Cell, Experiment, Outcome, Plan, Setting
-from repulse_lab.study.grid import Grid, Row, Several, across, down
-from repulse_lab.study.training import Network, fresh, load_network, train_network, training_job
+from repulse_lab.study import grid, output, problems, reproduce
+from repulse_lab.study.experiment import Cell, Experiment, Outcome, Plan, RunOptions
+from repulse_lab.study.features import features_of
+from repulse_lab.study.figures import Figure, Heat, Line, Lines, PointGroup, Points
+from repulse_lab.study.grid import Grid, Row
+from repulse_lab.study.methods import code_of
+from repulse_lab.study.problems import CIFAR10, DIRTY_MNIST, SETS, Images
+from repulse_lab.study.tables import methods_as_columns, methods_as_rows
+from repulse_lab.study.training import Network, Networks, fresh, load_network, train_network, training_job
+from tiny_problem import tiny_problem
 
 NETWORK = Network("small", "resnet20", like="WRN-28-10")
 TRAINED = Network("LeNet", "lenet", "cpu-lenet", like="LeNet")
@@ -36,9 +39,17 @@ def colours(count: int, seed: int) -> torch.Tensor:
     return torch.randint(256, (count, 3, 8, 8), generator=torch.Generator().manual_seed(seed), dtype=torch.uint8)
 
 
+def small_network(name: str) -> nn.Module:
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return nn.Sequential(
+            nn.Conv2d(3, 6, 3, 2), nn.ReLU(), nn.Flatten(), nn.Linear(54, 8), nn.ReLU(), nn.Linear(8, 3)
+        )
+
+
 @pytest.fixture
 def small(monkeypatch) -> Images:
-    """A collection of few images and a network that is quick, in place of CIFAR-10."""
+    """Few images and a network that is quick, as a problem."""
     images = Images(
         colours(120, 0),
         torch.arange(120) % 3,
@@ -49,24 +60,9 @@ def small(monkeypatch) -> Images:
         mean=(0.5, 0.5, 0.5),
         std=(0.25, 0.25, 0.25),
     )
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        network = nn.Sequential(
-            nn.Conv2d(3, 6, 3, 2), nn.ReLU(), nn.Flatten(), nn.Linear(54, 8), nn.ReLU(), nn.Linear(8, 3)
-        )
-    features._bench.cache_clear()
-    features.features_job.cache_clear()
-    for module in (features, cells):
-        monkeypatch.setattr(module, "images_of", lambda name, root: images)
-    monkeypatch.setattr(features, "load_network", lambda *about: network.eval())
-    monkeypatch.setattr(features, "files_of", lambda name, root: [])
-    for module in (features, grid):
-        monkeypatch.setattr(module, "sets_of", lambda name, root: ["textures", "noise"])
-        monkeypatch.setattr(module, "repulsion_of", lambda name, root: ["textures", "training data"])
-    monkeypatch.setattr(grid, "_lacking", lambda collection, networks, data: "")
-    yield images
-    features._bench.cache_clear()
-    features.features_job.cache_clear()
+    problem = tiny_problem(images, small_network, sets=problems.CIFAR10.sets)
+    monkeypatch.setitem(problems.PROBLEMS, "tiny", problem)
+    return images
 
 
 @pytest.fixture
@@ -84,12 +80,12 @@ ROWS = (
     Row("DE"),
 )
 OTHER = Network("other", "resnet32", like="WRN-28-10")
-GRID = Grid("cifar10", ROWS, Several((NETWORK, OTHER), 2), Several((NETWORK,), 5), ("It is small.",))
+GRID = Grid("tiny", ROWS, Networks((NETWORK, OTHER), 2), Networks((NETWORK,), 5), ("It is small.",))
 
 
 @pytest.mark.usefixtures("small")
 def test_a_grid_becomes_cells_and_says_what_is_missing(place: Place):
-    plan = GRID.plan(Setting("cpu", place.data))
+    plan = GRID.plan(RunOptions("cpu", place.data))
     named = [
         (c.labels["network"], c.labels["row"], c.labels["seed"]) for c in plan.cells if c.labels["network"] == "small"
     ]
@@ -99,13 +95,13 @@ def test_a_grid_becomes_cells_and_says_what_is_missing(place: Place):
     assert plan.notes == ("It is small.",)
     assert any("fs-RLL-E, Places365" in line for line in plan.missing)
     assert any(line.startswith("SVHN is not") for line in plan.missing)
-    assert len(GRID.plan(Setting("cpu", place.data, seeds=1)).cells) < len(plan.cells)
+    assert len(GRID.plan(RunOptions("cpu", place.data, seeds=1)).cells) < len(plan.cells)
 
 
 @pytest.mark.usefixtures("small")
 def test_presets_share_no_cell_of_heads(place: Place):
-    small, full = (GRID.plan(Setting(preset, place.data)) for preset in ("cpu", "paper"))
-    heads = [{c.job.key for c in plan.cells if c.labels["method"] in grid.HEADS} for plan in (small, full)]
+    small, full = (GRID.plan(RunOptions(preset, place.data)) for preset in ("cpu", "paper"))
+    heads = [{c.job.key for c in plan.cells if c.labels["method"] in grid.PAPER_HEADS} for plan in (small, full)]
     assert heads[0]
     assert heads[1]
     assert not heads[0] & heads[1]
@@ -125,15 +121,16 @@ def test_a_network_that_is_trained_has_the_seed_of_its_cell(tmp_path: Path):
 
 
 def test_keys_see_the_code_of_the_method_alone():
-    assert cells.code_of("DDU") == ("repulse.baselines.ddu",)
-    assert cells.code_of("SNGP") == ("repulse.baselines.sngp", "repulse.baselines.ddu")  # from which it has a function
-    assert cells.code_of("fs-RLL-E") == ("repulse.baselines.heads",)
-    assert cells.code_of("DE-5") == ("repulse.baselines.deep_ensemble",)
+    used = [code_of("DDU"), code_of("SNGP")]
+    assert [names[0] for names in used] == ["repulse.baselines.ddu", "repulse.baselines.sngp"]
+    assert all("repulse.baselines._gaussians" in names for names in used)  # from which both have a function
+    assert code_of("fs-RLL-E") == ("repulse.baselines.heads",)
+    assert code_of("DE-5") == ("repulse.baselines.deep_ensemble",)
 
 
 @pytest.mark.usefixtures("small")
 def test_cells_measure_and_deep_ensembles_are_those_of_their_members(place: Place, small: Images):
-    plan = GRID.plan(Setting("cpu", place.data, seeds=1))
+    plan = GRID.plan(RunOptions("cpu", place.data, seeds=1))
     for job in in_order([cell.job for cell in plan.cells]):
         execute(job, place)
     found = {c.labels["row"]: result(c.job, place)["figures"] for c in plan.cells if c.labels["network"] == "small"}
@@ -144,15 +141,15 @@ def test_cells_measure_and_deep_ensembles_are_those_of_their_members(place: Plac
         assert figures["mean auroc"] == pytest.approx((figures["textures auroc"] + figures["noise auroc"]) / 2)
     assert found["DDU"]["accuracy"] == found["MAP"]["accuracy"]
     assert found["DDU"]["textures auroc"] != found["MAP"]["textures auroc"]
-    bench = features.bench_for("cifar10", NETWORK.about, 0, place)
-    plain = sum(weights.numel() for weights in bench.network.parameters())
-    last = sum(weights.numel() for weights in bench.backbone.weights)
+    features = features_of("tiny", NETWORK.about, 0, place)
+    plain = sum(weights.numel() for weights in features.network.parameters())
+    last = sum(weights.numel() for weights in features.backbone.weights)
     assert (found["MAP"]["parameters"], found["DE-2"]["parameters"]) == (plain, 2 * plain)
     assert found["LL-E"]["parameters"] == plain + 9 * last  # ten heads instead of one
     assert "parameters" not in found["DDU"]
     for key in ("accuracy", "nll", "ece"):  # both members are the same network here
         assert found["DE-2"][key] == pytest.approx(found["MAP"][key], abs=1e-4)
-    right = bench.network(small.prepared(small.test)).argmax(dim=1) == small.test_targets
+    right = features.network(small.prepared(small.test)).argmax(dim=1) == small.test_targets
     assert found["MAP"]["accuracy"] == pytest.approx(100 * float(right.float().mean()), abs=1e-4)
 
 
@@ -179,8 +176,8 @@ COLUMNS = {
 }
 
 
-def test_methods_down_one_table_a_network_and_oracles_are_not_compared():
-    tables = down(
+def test_methods_as_rows_one_table_per_network_and_oracles_are_not_compared():
+    tables = methods_as_rows(
         outcomes(), COLUMNS, "CIFAR", lambda network, method, repulsion, key: 1.0 if method == "MAP" else None
     )
     assert [table.title for table in tables] == ["CIFAR, A", "CIFAR, B"]
@@ -200,27 +197,29 @@ def test_methods_down_one_table_a_network_and_oracles_are_not_compared():
         found = [
             Outcome(one, str(i), {"figures": figures}) for i, one in enumerate((plain, plain | {"row": "x"}, labels))
         ]
-        assert down(found, means)[0].marks == marked, name
+        assert methods_as_rows(found, means)[0].marks == marked, name
 
 
-def test_methods_across_the_best_of_a_row():
-    table = across(outcomes(), {"noise auroc": COLUMNS["noise auroc"]}, "network", "AUROC")
+def test_methods_as_columns_the_best_of_a_row():
+    table = methods_as_columns(outcomes(), {"noise auroc": COLUMNS["noise auroc"]}, "network", "AUROC")
     assert [name for name, _ in table.rows] == ["A", "B"]
     assert [table.cell(0, j) for j in range(3)] == ["80.0", "84.0 ± 1.0", "89.0 ± 1.0"]
     assert [table.place(0, j) for j in range(3)] == [None, 1, 0]
-    both = across(outcomes(), {k: COLUMNS[k] for k in ("accuracy", "noise auroc")}, "network, metric", "two")
+    both = methods_as_columns(
+        outcomes(), {k: COLUMNS[k] for k in ("accuracy", "noise auroc")}, "network, metric", "two"
+    )
     assert [name for name, _ in both.rows] == ["A, accuracy", "A, noise", "B, accuracy", "B, noise"]
     deep = [
         Outcome({"network": n, "method": m, "repulsion": None, "row": m, "seed": 0}, m, {"figures": {"ece": 1.0}})
         for n, m in (("A", "DE-5"), ("B", "DE-3"))
     ]
-    one = across(deep, {"ece": COLUMNS["ece"]}, "network", "of any size in one column")
+    one = methods_as_columns(deep, {"ece": COLUMNS["ece"]}, "network", "of any size in one column")
     assert [column.name for column in one.columns] == ["DE"]
     assert [one.cell(i, 0) for i in range(2)] == ["1.0", "1.0"]
 
 
 def test_a_table_in_latex_and_back_from_json():
-    table = down(outcomes(), COLUMNS, "100 % of A & B")[0]
+    table = methods_as_rows(outcomes(), COLUMNS, "100 % of A & B")[0]
     latex = table.latex()
     assert latex.splitlines()[0] == "% 100 % of A & B, A"
     assert r"\begin{tabular}{lrrr}" in latex
@@ -240,9 +239,9 @@ def test_a_table_in_latex_and_back_from_json():
 def figure() -> Figure:
     lines = [Line("a", [0, 1, 2], [1, 2, 3], [0, 1, 2], [2, 3, 4]), Line("", [0, 1], [1, 1], dots=True)]
     heat = Heat(
-        "heat", "x", "y", [[1.0, None], [10.0, 100.0]], (0, 1), (0, 2), log=True, groups=[Group("", [0.5], [1])]
+        "heat", "x", "y", [[1.0, None], [10.0, 100.0]], (0, 1), (0, 2), log=True, groups=[PointGroup("", [0.5], [1])]
     )
-    points = Points("points", "x", "y", [Group("b", [1, 2], [3, 4], ["AA", "BB"])], (0, 3), (0, 5))
+    points = Points("points", "x", "y", [PointGroup("b", [1, 2], [3, 4], ["AA", "BB"])], (0, 3), (0, 5))
     return Figure(
         "drawn", "A caption.", "What is seen.", [Lines("lines", "x", "y", lines, diagonal=True), heat, points]
     )
@@ -261,12 +260,12 @@ def test_a_figure_comes_back_from_json_and_can_be_drawn():
 
 def findings() -> output.Findings:
     about = {"preset": "cpu", "command": "repulse reproduce it", "date": "2026-01-01", "minutes": 1.5}
-    experiment = Experiment("it", "What is it?", "Table 9", lambda setting: Plan([]), _tables, lambda found: [figure()])
+    experiment = Experiment("it", "What is it?", "Table 9", lambda options: Plan([]), _tables, lambda found: [figure()])
     return output.collect(experiment, outcomes(), **about, notes=["One."], missing=["Two."])
 
 
 def _tables(found):
-    return down(found, COLUMNS, "CIFAR")
+    return methods_as_rows(found, COLUMNS, "CIFAR")
 
 
 def test_findings_are_written_and_read_again(tmp_path: Path):
@@ -295,7 +294,7 @@ def test_findings_are_written_and_read_again(tmp_path: Path):
 def test_every_experiment_plans_without_data(tmp_path: Path):
     for preset in ("cpu", "paper"):
         for experiment in registry.chosen(["all"]):
-            plan = experiment.plan(Setting(preset, tmp_path))
+            plan = experiment.plan(RunOptions(preset, tmp_path))
             assert plan.cells or plan.missing, experiment.name
     assert [experiment.name for experiment in registry.chosen(["all"])] == list(registry.NAMES)
     with pytest.raises(RecipeError, match=r"'cifar10x'.*Did you mean 'cifar10'"):
@@ -305,7 +304,7 @@ def test_every_experiment_plans_without_data(tmp_path: Path):
 @pytest.mark.data
 def test_every_experiment_plans_with_the_real_data(data_root: Path):
     for experiment in registry.chosen(["all"]):
-        plan = experiment.plan(Setting("cpu", data_root))
+        plan = experiment.plan(RunOptions("cpu", data_root))
         keys = [cell.job.key for cell in plan.cells]
         assert len(set(keys)) == len(keys) or experiment.name in ("cifar10", "human-ambiguity"), experiment.name
         assert bool(plan.cells) == (experiment.name != "cifar100"), experiment.name
@@ -313,35 +312,34 @@ def test_every_experiment_plans_with_the_real_data(data_root: Path):
 
 @pytest.mark.data
 def test_what_is_repelled_on_is_never_judged_on(data_root: Path):
-    for name in sets_of("dirty-mnist", data_root) + sets_of("cifar10", data_root):
-        to_repel, to_judge = _both(FOREIGN[name], data_root)
+    for name in DIRTY_MNIST.judged(data_root) + CIFAR10.judged(data_root):
+        to_repel, to_judge = SETS[name].load(data_root)
         if to_repel is not None:
             seen = {image.numpy().tobytes() for image in to_repel}
-            shared = sum(image.numpy().tobytes() in seen for image in to_judge)
-            assert shared == 0, name
+            assert not [image for image in to_judge if image.numpy().tobytes() in seen], name
             assert len(to_judge) > 500, name
-    assert set(repulsion_of("dirty-mnist", data_root)) >= {"letters", "KMNIST", "training data", "8 patches"}
-    assert set(sets_of("cifar10", data_root)) < set(SETS["cifar10"])
+    assert set(DIRTY_MNIST.repelled(data_root)) >= {"letters", "KMNIST", "training data", "8 patches"}
+    assert set(CIFAR10.judged(data_root)) < set(CIFAR10.sets)
 
 
-@pytest.mark.data
-def test_a_network_is_trained_and_loaded_again(data_root: Path, tmp_path: Path, monkeypatch):
-    few = torch.randint(256, (256, 1, 28, 28), dtype=torch.uint8), torch.arange(256) % 10
-    monkeypatch.setattr("repulse_lab.study.training.training_set", lambda *about: few)
-    place = Place(data_root, tmp_path)
-    job = training_job("dirty-mnist", TRAINED.about, 3)
+def test_a_network_is_trained_and_loaded_again(tmp_path: Path, monkeypatch):
+    generator = torch.Generator().manual_seed(0)
+    pixels = torch.randint(256, (256, 1, 28, 28), dtype=torch.uint8, generator=generator)
+    images = Images(pixels, torch.arange(256) % 10, pixels, torch.arange(256) % 10, {}, {}, (0.5,), (0.5,))
+    monkeypatch.setitem(problems.PROBLEMS, "tiny", tiny_problem(images, small_network))
+    place = Place(tmp_path, tmp_path)
+    job = training_job("tiny", TRAINED.about, 3)
     found = train_network(job.about, place)
-    loaded = load_network("dirty-mnist", TRAINED.about, 3, place)
+    loaded = load_network("tiny", TRAINED.about, 3, place)
     assert 0 <= found["figures"]["training accuracy"] <= 100
     assert not loaded.training
     start = fresh(job.about).state_dict()
     assert any(not torch.equal(value, start[name]) for name, value in loaded.state_dict().items())
-    images_of.cache_clear()
 
 
 def tiny(place: Place) -> Experiment:
-    def plan(setting: Setting) -> Plan:
-        made = [Cell(Job(_job, {"seed": seed}), {"row": "one", "seed": seed}) for seed in range(setting.count(2, 4))]
+    def plan(options: RunOptions) -> Plan:
+        made = [Cell(Job(_job, {"seed": seed}), {"row": "one", "seed": seed}) for seed in range(options.count(2, 4))]
         return Plan(made, ["Noted."], ["Missing."])
 
     def tables(found):
@@ -378,7 +376,7 @@ def test_the_command_runs_writes_and_goes_on(tmp_path: Path):
     for part in ("A question? (Table 0)", "1.5 ± 0.7", "Not run: Missing.", "2 jobs"):
         assert part in done.output
     kept = json.loads((tmp_path / "out" / "cpu" / "tiny" / "experiment.json").read_text())
-    assert kept["command"] == "repulse reproduce tiny --preset cpu"
+    assert kept["command"] == "repulse-lab reproduce tiny --preset cpu"
     again = runner.invoke(cli.app, ["reproduce", "tiny", *options])
     assert "0 jobs" in again.output
     other = runner.invoke(cli.app, ["reproduce", "tiny", "--preset", "paper", *options])

@@ -87,32 +87,50 @@ class Page:
         """Return the page as one string."""
         sections = "".join(_section(f"s{i}", section) for i, section in enumerate(self.sections, start=1))
         style = files("repulse.evaluation").joinpath("page.css").read_text(encoding="utf-8")
-        return _PAGE.substitute(
-            title=escape(self.title), style=style, lead=escape(self.lead), sections=sections, footer=escape(self.footer)
+        body = _BODY.substitute(
+            title=escape(self.title), lead=escape(self.lead), sections=sections, footer=escape(self.footer)
         )
+        return document(self.title, style, body)
 
     def write(self, path: str | Path) -> Path:
         """Write the page; an interruption leaves the old file or the new one, never half of one."""
         return write_whole(path, self.html())
 
 
-_PAGE = Template("""<!doctype html>
+def document(title: str, style: str, body: str, script: str = "") -> str:
+    """Return a whole HTML document, which a browser will not let load anything from elsewhere.
+
+    Args:
+        title: plain text.
+        style: CSS.
+        body: HTML.
+        script: JavaScript at the end of the body; without it, none is allowed.
+    """
+    policy = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
+    policy += "; script-src 'unsafe-inline'" if script else ""
+    end = f"<script>\n{script}</script>\n" if script else ""
+    return _DOCUMENT.substitute(title=escape(title), style=style, body=body, policy=policy, script=end)
+
+
+_DOCUMENT = Template("""<!doctype html>
 <html lang="en">
 <head>
 <meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy" content="$policy">
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <title>$title</title>
 <style>
 $style</style>
 </head>
 <body>
-<main>
+$body$script</body>
+</html>
+""")
+_BODY = Template("""<main>
 <h1>$title</h1>
 <p class="lead">$lead</p>
 $sections<footer>$footer</footer>
 </main>
-</body>
-</html>
 """)
 
 

@@ -6,8 +6,8 @@ the heads at a release `s(x)`, and its median `e_m` on those rows, the variance 
     V(x) = tau^2 ((1 - rho) + rho e(x) / e_m)
 
 where `tau^2 (1 - rho)` is aleatoric and `rho` the epistemic share at a typical row: neither part can vanish. The
-density is `mean_k N(mean, V m_k)`, with `m_k` equally likely quantiles, scaled to mean one, of the inverse gamma distribution
-whose mixture of Gaussians is Student's t with `nu` degrees of freedom.
+density is `mean_k N(mean, V m_k)`, with `m_k` equally likely quantiles, scaled to mean one, of the inverse gamma
+distribution whose mixture of Gaussians is Student's t with `nu` degrees of freedom.
 """
 
 from __future__ import annotations

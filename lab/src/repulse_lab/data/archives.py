@@ -30,7 +30,7 @@ class Member(NamedTuple):
 
     @property
     def strays(self) -> bool:
-        """Whether its name leads out of the folder it would be unpacked in."""
+        """Check whether its name leads out of the folder it would be unpacked in."""
         return self.path.is_absolute() or ".." in self.path.parts or ":" in self.path.parts[0]
 
 
@@ -68,7 +68,7 @@ def extract_folder(archive: Path, folder: str, to: Path) -> int:
 
 @contextmanager
 def _members(archive: Path) -> Iterator[Iterator[Member]]:
-    """All members but folders, in the order of the archive."""
+    """Return all members but folders, in the order of the archive."""
     if zipfile.is_zipfile(archive):
         with zipfile.ZipFile(archive) as zipped:
             yield (

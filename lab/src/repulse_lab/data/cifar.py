@@ -9,23 +9,17 @@ import torch
 from torch import Tensor
 
 from repulse.errors import DataError, expected
+from repulse_lab.data.corruptions import KINDS, SEVERITIES
 from repulse_lab.data.dataset import Contents
 from repulse_lab.data.pickles import read_pickle
 from repulse_lab.data.registry import Found, Layouts
 
 CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
-CORRUPTIONS = (
-    *("gaussian_noise", "shot_noise", "impulse_noise", "speckle_noise"),
-    *("defocus_blur", "glass_blur", "motion_blur", "zoom_blur", "gaussian_blur"),
-    *("snow", "frost", "fog", "brightness", "spatter"),
-    *("contrast", "elastic_transform", "pixelate", "jpeg_compression", "saturate"),
-)
-SEVERITIES = 5
 PIXELS = 3 * 32 * 32
 
 
 def cifar10_layouts(split: str) -> Layouts:
-    """Binary files, or the python version."""
+    """Return where the binary files lie, or those of the python version."""
     names = [f"data_batch_{i}" for i in range(1, 6)] if split == "train" else ["test_batch"]
     return [
         [f"cifar-10-batches-bin/{name}.bin" for name in names],
@@ -34,13 +28,13 @@ def cifar10_layouts(split: str) -> Layouts:
 
 
 def read_cifar10(found: Found) -> Contents:
-    """All batches of a split, one after the other."""
+    """Read all batches of a split, one after the other."""
     parts = [_binary(path, 1) if path.suffix == ".bin" else _python(path, "labels") for path in found.paths]
     return Contents(torch.cat([images for images, _ in parts]), torch.cat([labels for _, labels in parts]))
 
 
 def cifar100_layouts(split: str) -> Layouts:
-    """Binary file, or the python version; each with the names of the classes."""
+    """Return where the binary file lies, or that of the python version; each with the names of the classes."""
     return [
         [f"cifar-100-binary/{split}.bin", "cifar-100-binary/fine_label_names.txt"],
         [f"cifar-100-python/{split}", "cifar-100-python/meta"],
@@ -48,7 +42,7 @@ def cifar100_layouts(split: str) -> Layouts:
 
 
 def read_cifar100(found: Found) -> Contents:
-    """Images with their fine labels."""
+    """Read images with their fine labels."""
     path, names = found.paths
     if path.suffix == ".bin":
         return Contents(*_binary(path, 2), tuple(names.read_text().split()))
@@ -56,13 +50,13 @@ def read_cifar100(found: Found) -> Contents:
 
 
 def cifar10h_layouts(split: str) -> Layouts:
-    """The counts, where the publisher's repository or a download puts them, and the images."""
+    """Return where the counts lie (the publisher's repository or a download), and the images."""
     counts = ("cifar-10h/data/cifar10h-counts.npy", "files/cifar10h-counts.npy")
     return [[count, *images] for images in cifar10_layouts(split) for count in counts]
 
 
 def read_cifar10h(found: Found) -> Contents:
-    """The test images of CIFAR-10 with the share of people who chose each class."""
+    """Read the test images of CIFAR-10 with the share of people who chose each class."""
     images = read_cifar10(Found(found.root, found.paths[1:], found.split))
     counts = torch.from_numpy(np.load(found.paths[0], allow_pickle=False)).float()
     if counts.shape != (len(images.inputs), 10) or bool((counts.sum(dim=1) <= 0).any()):
@@ -72,22 +66,33 @@ def read_cifar10h(found: Found) -> Contents:
 
 
 def corrupted_splits() -> tuple[str, ...]:
-    """`gaussian_noise-1` to `saturate-5`."""
-    return tuple(f"{name}-{severity}" for name in CORRUPTIONS for severity in range(1, SEVERITIES + 1))
+    """Return `gaussian_noise-1` to `saturate-5`."""
+    return tuple(f"{name}-{severity}" for name in KINDS for severity in SEVERITIES)
+
+
+def corrupted_layouts(folder: str, split: str) -> Layouts:
+    """Return the file of a corruption, which holds all severities, and that of the labels."""
+    return [[f"{folder}/{split.rsplit('-', maxsplit=1)[0]}.npy", f"{folder}/labels.npy"]]
 
 
 def read_corrupted(found: Found) -> Contents:
-    """One severity of one corruption: the files hold all five, the mildest first."""
+    """Read one severity of one corruption: the files hold all five, the mildest first."""
     severity = int(found.split.rsplit("-", maxsplit=1)[1])
     images, labels = (np.load(path, allow_pickle=False, mmap_mode="r") for path in found.paths)
-    size = len(images) // SEVERITIES
+    if images.dtype != np.uint8 or images.shape[1:] != (32, 32, 3) or len(images) % len(SEVERITIES):
+        wanted = f"bytes of shape (N, 32, 32, 3) with N a multiple of {len(SEVERITIES)}"
+        raise DataError(expected(f"the file {found.paths[0]}", wanted, f"{images.dtype} of {images.shape}"))
+    if labels.shape != (len(images),):
+        wanted = f"one label for each of {len(images)} images"
+        raise DataError(expected(f"the file {found.paths[1]}", wanted, f"the shape {labels.shape}"))
+    size = len(images) // len(SEVERITIES)
     rows = slice((severity - 1) * size, severity * size)
     pixels = torch.from_numpy(images[rows].transpose(0, 3, 1, 2).copy())
     return Contents(pixels, torch.from_numpy(labels[rows].astype(np.int64)))
 
 
 def _binary(path: Path, labels: int) -> tuple[Tensor, Tensor]:
-    """Rows of one or two labels (the last is the fine one) and three planes of pixels."""
+    """Read rows of one or two labels (the last is the fine one) and three planes of pixels."""
     raw = np.fromfile(path, dtype=np.uint8)
     if not len(raw) or len(raw) % (labels + PIXELS):
         raise DataError(expected(f"the file {path}", f"rows of {labels + PIXELS} bytes", f"{len(raw)} bytes"))

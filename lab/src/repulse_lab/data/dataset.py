@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from repulse.errors import DataError, expected
-from repulse_lab.data.images import normalise
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,8 +43,6 @@ class DataSet:
         classes: names of the classes; empty where they have none.
         files: what it was read from; empty where it was drawn from a seed.
         soft: shares `(N, K)` of people who chose each class, or None.
-        mean: of the usual normalisation of each channel; empty if the inputs are no images.
-        std: of the same.
     """
 
     name: str
@@ -55,8 +52,6 @@ class DataSet:
     classes: tuple[str, ...] = ()
     files: tuple[Path, ...] = ()
     soft: Tensor | None = None
-    mean: tuple[float, ...] = ()
-    std: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
         for field in ("targets", "soft"):
@@ -71,7 +66,7 @@ class DataSet:
         return len(self.inputs)
 
     def __getitem__(self, index: SupportsIndex | slice | Tensor | Sequence[int]) -> DataSet:
-        """Some of the samples, as a data set (of one sample for an integer)."""
+        """Return some of the samples, as a data set (of one sample for an integer)."""
         if hasattr(index, "__index__") and not (isinstance(index, Tensor) and index.ndim):
             at = operator.index(index)  # pyright: ignore[reportArgumentType]
             if not -len(self) <= at < len(self):
@@ -84,23 +79,17 @@ class DataSet:
 
     @property
     def images(self) -> Tensor:
-        """The inputs, which must be a tensor."""
+        """Return the inputs, which must be a tensor."""
         if not isinstance(self.inputs, Tensor):
             raise DataError(expected(f"the data set {self.name}", "one of images or numbers", "texts"))
         return self.inputs
 
     @property
     def labelled(self) -> tuple[Tensor, Tensor]:
-        """The images and their targets, which must be there."""
+        """Return the images and their targets, which must be there."""
         if self.targets is None:
             raise DataError(expected(f"the data set {self.name}", "one with targets", f"none in {self.split!r}"))
         return self.images, self.targets
-
-    def normalised(self) -> Tensor:
-        """The images as floats, in the normalisation that networks for this set expect."""
-        if not isinstance(self.inputs, Tensor) or not self.mean:
-            raise DataError(expected(f"the data set {self.name}", "images, to be normalised", "something else"))
-        return normalise(self.inputs, self.mean, self.std)
 
     def __repr__(self) -> str:
         kind = f"inputs {tuple(self.inputs.shape[1:])}" if isinstance(self.inputs, Tensor) else "texts"

@@ -29,7 +29,7 @@ PAUSE = 1.0
 
 
 def missing(remote: Remote, root: Path) -> list[str]:
-    """Which of its files and folders are not in the data folder."""
+    """Return which of its files and folders are not in the data folder."""
     folders = [path for path in remote.folders if not any((root / path).glob("*"))]
     return [path for path in remote.files if not (root / path).is_file()] + folders
 
@@ -91,14 +91,14 @@ def _download(remote: Remote, part: Path, progress: bool) -> None:
 
 
 def _is_final(reason: Exception, attempt: int) -> bool:
-    """Whether another try would end alike: the server said no, or was never reached."""
+    """Check whether another try would end alike: the server said no, or was never reached."""
     if isinstance(reason, urllib.error.HTTPError):
         return reason.code < 500
     return isinstance(reason, urllib.error.URLError) and attempt == 0
 
 
 def _go_on(remote: Remote, part: Path, progress: bool) -> None:
-    """One connection: ask for the rest, and start over if the server gives the whole."""
+    """Ask for the rest over one connection, and start over if the server gives the whole."""
     have = part.stat().st_size if part.exists() else 0
     headers = {"User-Agent": "repulse"} | ({"Range": f"bytes={have}-"} if have else {})
     request = urllib.request.Request(remote.url, headers=headers)
@@ -128,7 +128,7 @@ def _go_on(remote: Remote, part: Path, progress: bool) -> None:
 
 
 def _unpack(remote: Remote, whole: Path, path: str, to: Path) -> Path:
-    """What is to be kept at `path`: the download itself, its unpacked content, or a member or folder of it."""
+    """Return what is to be kept at `path`: the download itself, its unpacked content, or a member or folder of it."""
     try:
         if path in remote.folders:
             extract_folder(whole, remote.folders[path], to)

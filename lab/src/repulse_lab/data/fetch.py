@@ -12,14 +12,15 @@ from pathlib import Path
 from repulse.errors import DataError, RecipeError
 from repulse_lab.data.download import fetch, missing
 from repulse_lab.data.registry import Entry, about, find, names
-from repulse_lab.data.remotes import OFFERED, WEIGHTS, Remote
+from repulse_lab.data.remotes import CATALOGUE, WEIGHTS, Remote
 
 __all__ = ["REMOTES", "Remote", "fetch", "main", "missing"]
 
 LARGE = 500
 """Megabytes from which a set is fetched only by its name."""
 
-REMOTES = tuple({remote.url: remote for offer in (*OFFERED.values(), WEIGHTS) for remote in offer}.values())
+OFFERED = [name for name, known in CATALOGUE.items() if known["remotes"]]
+REMOTES = tuple({remote.url: remote for name in OFFERED for remote in CATALOGUE[name]["remotes"]}.values()) + WEIGHTS
 """Everything that can be fetched."""
 
 Row = tuple[str, str, str]

@@ -26,44 +26,44 @@ BALANCED = (*string.digits, *string.ascii_uppercase, *"abdefghnqrt")
 
 
 def idx_pair(folder: str, split: str) -> list[str]:
-    """The two files of a split of MNIST."""
+    """Return the two files of a split of MNIST."""
     start = "train" if split == "train" else "t10k"
     return [f"{folder}/raw/{start}-images-idx3-ubyte", f"{folder}/raw/{start}-labels-idx1-ubyte"]
 
 
 def kmnist_layouts(split: str) -> Layouts:
-    """Files in the format of MNIST, or the publisher's arrays."""
+    """Return where files in the format of MNIST lie, or the publisher's arrays."""
     arrays = [f"kmnist-{split}-{kind}.npz" for kind in ("imgs", "labels")]
     return [idx_pair("KMNIST", split), [f"KMNIST/{name}" for name in arrays], [f"files/{name}" for name in arrays]]
 
 
 def read_pair(found: Found) -> Contents:
-    """Images and labels, in two files of the idx format or of numpy's; without the second, images alone."""
+    """Read images and labels from two files of the idx format or of numpy's; without the second, images alone."""
     images, *labels = (_array(path) for path in found.paths)
     return Contents(images.unsqueeze(1), labels[0].long() if labels else None)
 
 
 def emnist_layouts(part: str, split: str) -> Layouts:
-    """The publisher's files, where torchvision or the archive itself puts them."""
+    """Return the publisher's files, where torchvision or the archive itself puts them."""
     names = [f"emnist-{part}-{split}-{kind}-ubyte" for kind in ("images-idx3", "labels-idx1")]
     return [[f"{folder}/{name}" for name in names] for folder in ("EMNIST/raw", "EMNIST/raw/gzip", "gzip")]
 
 
 def read_emnist(found: Found) -> Contents:
-    """EMNIST stores each image with its rows and columns swapped, and counts letters from 1."""
+    """Read EMNIST, which stores each image with its rows and columns swapped, and counts letters from 1."""
     images, labels = (read_idx(path) for path in found.paths)
     first = 1 if "letters" in found.paths[0].name else 0
     return Contents(images.transpose(1, 2).contiguous().unsqueeze(1), labels.long() - first)
 
 
 def omniglot_layouts(split: str) -> Layouts:
-    """The publisher's folders, or the evaluation images at 28 x 28 in one file."""
+    """Return the publisher's folders, or the evaluation images at 28 x 28 in one file."""
     folders = [[f"{folder}/images_{split}"] for folder in ("omniglot-py", "omniglot/python", "omniglot")]
     return [*folders, ["files/omniglot_evaluation_28x28.npz"]] if split == "evaluation" else folders
 
 
 def read_omniglot(found: Found) -> Contents:
-    """White strokes on black; a class is a character of an alphabet, which the one file does not tell."""
+    """Read white strokes on black; a class is a character of an alphabet, which the one file does not tell."""
     if found.paths[0].suffix == ".npz":
         return Contents(_array(found.paths[0]).unsqueeze(1))
     paths = image_paths(found.paths[0])

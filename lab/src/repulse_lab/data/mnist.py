@@ -1,4 +1,4 @@
-"""MNIST and sets in its format, and digits made ambiguous by blending two."""
+"""The idx format of MNIST, and digits made ambiguous by blending two."""
 
 from __future__ import annotations
 
@@ -9,27 +9,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from repulse.errors import DataError, check_choice, expected
-from repulse_lab.data.images import existing
-
-
-def mnist(root: str | Path, split: str = "train") -> tuple[Tensor, Tensor]:
-    """MNIST: `uint8` images `(N, 1, 28, 28)` and labels."""
-    return _pair(root, "MNIST/raw/{}-{}-ubyte", split)
-
-
-def fashion_mnist(root: str | Path, split: str = "train") -> tuple[Tensor, Tensor]:
-    """FashionMNIST: `uint8` images `(N, 1, 28, 28)` and labels."""
-    return _pair(root, "FashionMNIST/raw/{}-{}-ubyte.gz", split)
-
-
-def notmnist(root: str | Path) -> Tensor:
-    """notMNIST: 10,000 letters A to J in many fonts, `uint8` images `(N, 1, 28, 28)`."""
-    return read_idx(existing(root, "files/notmnist-images-idx3-ubyte.gz")).unsqueeze(1)
+from repulse.errors import DataError, expected
 
 
 def blend(images: Tensor, labels: Tensor, count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Ambiguous images: blends of two of different classes, with the label of one of them, drawn by its weight.
+    """Make ambiguous images: blends of two of different classes, with the label of one of them, drawn by its weight.
 
     Args:
         images: `uint8` images.
@@ -49,7 +33,7 @@ def blend(images: Tensor, labels: Tensor, count: int, generator: torch.Generator
 
 
 def read_idx(path: Path) -> Tensor:
-    """A file in the idx format of bytes, gzipped or not."""
+    """Read a file in the idx format of bytes, gzipped or not."""
     content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
     dimensions = content[3] if len(content) > 3 and content[:3] == b"\x00\x00\x08" else 0
     shape = np.frombuffer(content[4 : 4 + 4 * dimensions], dtype=">u4").astype(np.int64)
@@ -58,10 +42,3 @@ def read_idx(path: Path) -> Tensor:
         got = f"{len(content)} bytes that do not add up"
         raise DataError(expected(f"the file {path.name}", "whole and in the idx format of bytes", got))
     return torch.from_numpy(values.reshape(shape).copy())
-
-
-def _pair(root: str | Path, name: str, split: str) -> tuple[Tensor, Tensor]:
-    check_choice("split", split, ("train", "test"))
-    start = {"train": "train", "test": "t10k"}[split]
-    images = read_idx(existing(root, name.format(start, "images-idx3")))
-    return images.unsqueeze(1), read_idx(existing(root, name.format(start, "labels-idx1"))).long()

@@ -72,7 +72,7 @@ class _Inert(pickle.Unpickler):
 
 
 def read_pickle(path: Path) -> dict[str, Any]:
-    """The dictionary in a pickled file: arrays of bytes, lists, numbers and texts; keys and texts as `str`."""
+    """Read the dictionary in a pickled file: arrays of bytes, lists, numbers and texts; keys and texts as `str`."""
     try:
         with path.open("rb") as file:
             value = _Inert(file, encoding="bytes").load()

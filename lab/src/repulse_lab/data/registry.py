@@ -51,8 +51,6 @@ class Entry:
         layouts: of a split, where its files may lie; `(("a", "b"), ("c",))` is "a and b, or c", `((),)` needs no file.
         shape: of one input; None for texts.
         classes: names of the classes, or how many; 0 for regression and for what has none.
-        mean: of the usual normalisation of each channel.
-        std: of the same.
         licence: under which the publisher offers it.
         homepage: of the publisher.
         citation: of the paper, in a line.
@@ -67,8 +65,6 @@ class Entry:
     layouts: Callable[[str], Layouts]
     shape: tuple[int, ...] | None = None
     classes: tuple[str, ...] | int = 0
-    mean: tuple[float, ...] = ()
-    std: tuple[float, ...] = ()
     licence: str = ""
     homepage: str = ""
     citation: str = ""
@@ -88,12 +84,12 @@ def register(entry: Entry) -> Entry:
 
 
 def names() -> list[str]:
-    """The names of all data sets."""
+    """Return the names of all data sets."""
     return sorted(_entries)
 
 
 def about(name: str) -> Entry:
-    """What is known of a data set without reading it."""
+    """Return what is known of a data set without reading it."""
     check_choice("name", name, names())
     return _entries[name]
 
@@ -123,13 +119,11 @@ def load(
         raise DataError(_missing(entry, split, folder, layouts))
     contents = _read(entry, Found(folder, paths, split, progress))
     named = contents.classes or (entry.classes if isinstance(entry.classes, tuple) else ())
-    return DataSet(
-        name, split, contents.inputs, contents.targets, named, paths, contents.soft, mean=entry.mean, std=entry.std
-    )
+    return DataSet(name, split, contents.inputs, contents.targets, named, paths, contents.soft)
 
 
 def data_root(root: str | Path | None = None) -> Path:
-    """The folder of all data sets: the one given, or the one that the environment names."""
+    """Return the folder of all data sets: the one given, or the one that the environment names."""
     named = root or os.environ.get("REPULSE_DATA")
     if not named:
         raise DataError("Expected a folder of data sets: pass `root`, or set the environment variable REPULSE_DATA.")
@@ -137,7 +131,7 @@ def data_root(root: str | Path | None = None) -> Path:
 
 
 def find(root: Path, layouts: Layouts) -> tuple[Path, ...] | None:
-    """The paths of the first layout that is all there."""
+    """Return the paths of the first layout that is all there."""
     for layout in layouts:
         paths = [_there(root, path) for path in layout]
         if None not in paths:

@@ -1,4 +1,4 @@
-"""Colour images at 32 x 32 that stand beside CIFAR: house numbers, textures, Tiny ImageNet, places."""
+"""Colour images at 32 x 32 compared with CIFAR: house numbers, textures, Tiny ImageNet, places."""
 
 from __future__ import annotations
 
@@ -18,23 +18,21 @@ SIZE = 32
 
 
 def svhn_layouts(split: str) -> Layouts:
-    """A folder of its own, or none, as torchvision has it."""
+    """Return the file in a folder of its own, or in none, as torchvision has it."""
     return [[f"svhn/{split}_32x32.mat"], [f"SVHN/{split}_32x32.mat"], [f"{split}_32x32.mat"]]
 
 
 def read_svhn(found: Found) -> Contents:
-    """House numbers; the file calls the digit 0 ten."""
-    try:
-        from scipy.io import loadmat
-    except ImportError as reason:
-        raise DataError("Reading SVHN needs scipy; `pip install 'repulse[lab]'` brings it.") from reason
+    """Read house numbers; the file calls the digit 0 ten."""
+    from scipy.io import loadmat
+
     content = loadmat(found.paths[0], variable_names=["X", "y"])
     labels = torch.from_numpy(content["y"].astype(np.int64)).flatten() % 10
     return Contents(torch.from_numpy(content["X"].transpose(3, 2, 0, 1).copy()), labels)
 
 
 def dtd_layouts(split: str) -> Layouts:
-    """The publisher's folder, or its first ten classes at 32 x 32 in one file."""
+    """Return the publisher's folder, or its first ten classes at 32 x 32 in one file."""
     if split in {"train", "val", "test"}:
         return [[f"{folder}/images", f"{folder}/labels/{split}1.txt"] for folder in ("dtd", "dtd/dtd")]
     folders = [["dtd/images"], ["dtd/dtd/images"]]
@@ -42,7 +40,7 @@ def dtd_layouts(split: str) -> Layouts:
 
 
 def read_dtd(found: Found) -> Contents:
-    """Textures with their classes: a third of the images (the publisher's first partition), or all."""
+    """Read textures with their classes: a third of the images (the publisher's first partition), or all."""
     folder = found.paths[0]
     if folder.suffix == ".npz":
         return _from_file(folder, "texture")
@@ -58,7 +56,7 @@ def read_dtd(found: Found) -> Contents:
 
 
 def tiny_imagenet_layouts(split: str) -> Layouts:
-    """The publisher's folder, or the validation images at 32 x 32 in one file."""
+    """Return the publisher's folder, or the validation images at 32 x 32 in one file."""
     if split == "train":
         return [["tiny-imagenet-200/train"]]
     val = "tiny-imagenet-200/val"
@@ -66,7 +64,7 @@ def tiny_imagenet_layouts(split: str) -> Layouts:
 
 
 def read_tiny_imagenet(found: Found) -> Contents:
-    """All classes, or those of one half: labels count within what is read."""
+    """Read all classes, or those of one half; labels count within what is read."""
     source = found.paths[0]
     if source.suffix == ".npz":
         return _from_file(source, "wnid", found.split)
@@ -82,13 +80,13 @@ def read_tiny_imagenet(found: Found) -> Contents:
 
 
 def places_layouts(_: str) -> Layouts:
-    """The validation images, with labels if they are there."""
+    """Return where the validation images lie, with labels if they are there."""
     full = [[f"{folder}val_256", f"{folder}places365_val.txt"] for folder in ("places365/", "")]
     return [*full, ["places365/val_256"], ["val_256"]]
 
 
 def read_places(found: Found) -> Contents:
-    """Places, with their categories where the publisher's lists lie beside the images."""
+    """Read places, with their categories where the publisher's lists are next to the images."""
     if len(found.paths) == 1:
         return Contents(read_photos(image_paths(found.paths[0]), SIZE, found.progress, "Places365"))
     lines = [line.split() for line in found.paths[1].read_text().splitlines() if line]
@@ -99,7 +97,7 @@ def read_places(found: Found) -> Contents:
 
 
 def _half(classes: list[str], split: str) -> list[str]:
-    """The first hundred classes are for repulsion, the others for evaluation: never the same."""
+    """Return the first hundred classes for repulsion, the others for evaluation: never the same."""
     if split in {"repulsion", "evaluation"} and len(classes) != 200:
         raise DataError(expected("Tiny ImageNet", "of 200 classes, to be halved", f"{len(classes)} classes"))
     return {"repulsion": classes[:100], "evaluation": classes[100:]}.get(split, classes)

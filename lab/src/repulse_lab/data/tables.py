@@ -14,7 +14,7 @@ FILES = ("data.txt", "index_features.txt", "index_target.txt")
 
 
 def uci_layouts(name: str, split: str) -> Layouts:
-    """The files of a table: as in the repository that has the splits, or straight in a folder."""
+    """Return the files of a table: as in the repository that has the splits, or straight in a folder."""
     rows = f"index_{split.replace('-', '_')}.txt"
     return [
         [f"{folder}/{file}" for file in (*FILES, rows)]
@@ -23,7 +23,7 @@ def uci_layouts(name: str, split: str) -> Layouts:
 
 
 def read_uci(found: Found) -> Contents:
-    """Features `(N, D)` and target of the rows of a split, in the units of the table."""
+    """Read features `(N, D)` and target of the rows of a split, in the units of the table."""
     table = np.loadtxt(found.paths[0], ndmin=2)
     features, target, rows = (np.loadtxt(path, ndmin=1).astype(np.int64) for path in found.paths[1:])
     for name, index, size in (("rows", rows, table.shape[0]), ("columns", np.append(features, target), table.shape[1])):

@@ -1,4 +1,4 @@
-"""Data made here from a seed: images of noise, and the paper's toy problems."""
+"""Data drawn from a seed: images of noise, and the paper's toy problems."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from repulse.errors import check_choice, check_positive_integer
 from repulse_lab.data.dataset import Contents
 
 SEEDS = {"train": 0, "test": 1, "repulsion": 2, "evaluation": 3}
-"""Each split is drawn from a seed of its own."""
+"""Seed from which each split is drawn."""
 
 NOISE = 0.25
 """Standard deviation around the sine."""
 
 
 def noise(split: str = "repulsion", count: int = 10_000, shape: tuple[int, int, int] = (3, 32, 32)) -> Contents:
-    """`uint8` images whose pixels are uniform and know nothing of each other."""
+    """Draw `uint8` images of independent uniform pixels."""
     generator = _generator(split, ("repulsion", "evaluation"))
     check_positive_integer("count", count)
     images = torch.randint(0, 256, (count, *shape), generator=generator, dtype=torch.uint8)
@@ -24,7 +24,7 @@ def noise(split: str = "repulsion", count: int = 10_000, shape: tuple[int, int, 
 
 
 def two_moons(split: str = "train", count: int = 1500) -> Contents:
-    """Two interleaved half circles with noise 0.1; repulsion inputs fill [-3, 4] x [-3, 3.5]."""
+    """Draw two interleaved half circles with noise 0.1; repulsion inputs fill [-3, 4] x [-3, 3.5]."""
     generator = _generator(split, ("train", "test", "repulsion"))
     if split == "repulsion":
         return Contents(_box((-3.0, -3.0), (4.0, 3.5), count, generator))
@@ -37,7 +37,7 @@ def two_moons(split: str = "train", count: int = 1500) -> Contents:
 
 
 def gaussians(split: str = "train", count: int = 200) -> Contents:
-    """Five Gaussians of standard deviation 1 on a circle of radius 5; repulsion inputs fill [-20, 20] squared."""
+    """Draw five Gaussians (std 1) on a circle of radius 5; repulsion inputs fill [-20, 20] squared."""
     generator = _generator(split, ("train", "test", "repulsion"))
     if split == "repulsion":
         return Contents(_box((-20.0, -20.0), (20.0, 20.0), count, generator))
@@ -48,7 +48,7 @@ def gaussians(split: str = "train", count: int = 200) -> Contents:
 
 
 def sine(split: str = "train", count: int = 90) -> Contents:
-    """`y = x sin x` with noise 0.25.
+    """Draw `y = x sin x` with noise 0.25.
 
     Seen on [1.5, 2.5] and [4.5, 6], half of the points each; tested on [0, 7]; repulsion inputs lie in that widened by
     a quarter.

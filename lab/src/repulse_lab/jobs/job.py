@@ -2,7 +2,7 @@
 
 A job is a function of this package, its arguments as plain JSON, and the jobs that must be done before. Its key is a
 digest of all three and of the code it runs: the function, what it uses of its own module, and the modules it names.
-Change an argument or a line of that code, and what depends on it is computed anew, and nothing else. Comments,
+After a change of an argument or a line of that code, what depends on it is recomputed, and nothing else. Comments,
 docstrings and the layout of the code do not count.
 """
 
@@ -85,7 +85,7 @@ class Job:
 
     @property
     def key(self) -> str:
-        """Digest of the function, its code, its arguments, and the keys of what it needs."""
+        """Return a digest of the function, its code, its arguments, and the keys of what it needs."""
         if "_key" not in self.__dict__:
             needs = sorted(job.key for job in self.needs)
             parts = [self.function.__module__, self.function.__qualname__, self.digests, self.about, needs]
@@ -94,23 +94,23 @@ class Job:
         return self.__dict__["_key"]
 
     def __getstate__(self) -> dict[str, Any]:
-        """Without the key: another process may have other code."""
+        """Leave out the key: another process may have other code."""
         return {name: value for name, value in self.__dict__.items() if name != "_key"}
 
     @property
     def digests(self) -> dict[str, str]:
-        """Of all code that decides its result."""
+        """Return digests of all code that decides its result."""
         function, modules = self.function, (*self.function.code, *self.code)  # pyright: ignore[reportFunctionMemberAccess]
         own = {f"{function.__module__}:{function.__qualname__}": digest_of_function(function)}
         return own | {module: digest_of_code(module) for module in modules}
 
     @property
     def seconds(self) -> float:
-        """About how long it takes on one core."""
+        """Return about how long it takes on one core."""
         return self.function.seconds(self.about)  # pyright: ignore[reportFunctionMemberAccess]
 
     def path(self, place: Place) -> Path:
-        """Where its result is kept."""
+        """Return where its result is kept."""
         return place.keep / "cells" / f"{self.key}.json"
 
     def done(self, place: Place) -> bool:
@@ -119,7 +119,7 @@ class Job:
 
 @cache
 def digest_of_code(name: str) -> str:
-    """A digest of what a module, or all modules of a package, do."""
+    """Return a digest of what a module, or all modules of a package, do."""
     path = _file(name)
     files = sorted(path.parent.rglob("*.py")) if path.name == "__init__.py" else [path]
     return _digest(_bare(ast.parse(file.read_text(encoding="utf-8"))) for file in files)
@@ -127,7 +127,7 @@ def digest_of_code(name: str) -> str:
 
 @cache
 def digest_of_function(function: Work) -> str:
-    """A digest of what a function does, and of all that it uses of its own module, directly or not."""
+    """Return a digest of what a function does, and of all that it uses of its own module, directly or not."""
     source = _file(function.__module__).read_text(encoding="utf-8")
     scopes = {scope.get_name(): scope for scope in symtable.symtable(source, "", "exec").get_children()}
     known: dict[str, ast.stmt] = {}
@@ -151,7 +151,7 @@ def _names(tree: ast.AST, context: type[ast.expr_context]) -> list[str]:
 
 
 def _globals(scope: symtable.SymbolTable, tree: ast.stmt) -> list[str]:
-    """Names of its module that a function or class uses: in its body, at any depth, or in its head."""
+    """Return the names of its module that a function or class uses: in its body, at any depth, or in its head."""
     body = [symbol.get_name() for symbol in scope.get_symbols() if symbol.is_global()]
     body += [name for child in scope.get_children() for name in _globals(child, ast.Pass())]
     head = [getattr(tree, part, []) for part in ("decorator_list", "bases", "keywords")]
@@ -172,7 +172,7 @@ def _digest(trees: Iterable[ast.AST]) -> str:
 
 
 def _bare(tree: ast.Module) -> ast.Module:
-    """The tree without docstrings."""
+    """Return the tree without docstrings."""
     for node in ast.walk(tree):
         body = getattr(node, "body", None)
         if isinstance(body, list):
@@ -182,7 +182,7 @@ def _bare(tree: ast.Module) -> ast.Module:
 
 
 def result(job: Job, place: Place) -> Result:
-    """What a job found; it must be done."""
+    """Return what a finished job found."""
     path = job.path(place)
     try:
         return json.loads(path.read_text(encoding="utf-8"))["result"]
@@ -213,7 +213,7 @@ def execute(job: Job, place: Place) -> float:
 
 
 def _record(job: Job, found: Result, seconds: float, said: list[str]) -> dict[str, Any]:
-    """Everything that is needed to repeat it, and what it was warned of."""
+    """Return everything that is needed to repeat a job, and its warnings."""
     return {
         "function": f"{job.function.__module__}:{job.function.__qualname__}",
         "about": dict(job.about),
@@ -229,7 +229,7 @@ def _record(job: Job, found: Result, seconds: float, said: list[str]) -> dict[st
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Torch with one thread: sums come out alike wherever they are computed."""
+    """Run torch in one thread: sums come out alike wherever they are computed."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

@@ -22,7 +22,7 @@ from repulse_lab.jobs.job import Job, Place, execute
 
 @dataclass
 class Tally:
-    """What a run did.
+    """The result of a run.
 
     Attributes:
         done: jobs that were done in it.
@@ -38,7 +38,7 @@ class Tally:
 
 
 def in_order(jobs: Iterable[Job], skip: Callable[[Job], bool] = lambda job: False) -> list[Job]:
-    """These jobs and all they need, each once, and after what it needs; without those to skip and what these need."""
+    """Return jobs and all they need, each once and after what it needs, without those to skip and what these need."""
     ordered: dict[str, Job] = {}
 
     def visit(job: Job) -> None:
@@ -53,7 +53,7 @@ def in_order(jobs: Iterable[Job], skip: Callable[[Job], bool] = lambda job: Fals
 
 
 def missing(jobs: Iterable[Job], place: Place) -> list[Job]:
-    """Those that are still to be done, in order; what only finished jobs need is not needed any more."""
+    """Return the jobs that are still to be done, in order, without what only finished jobs need."""
     return in_order(jobs, lambda job: job.done(place))
 
 
@@ -78,13 +78,13 @@ def run(
         return tally
     with _bar(todo, max(workers, 1), progress) as bar:
         if workers or scheduler:
-            _spread(todo, place, workers, scheduler, tally, bar)
+            _run_apart(todo, place, workers, scheduler, tally, bar)
         else:
-            _alone(todo, place, tally, bar)
+            _run_here(todo, place, tally, bar)
     return tally
 
 
-def _alone(todo: Sequence[Job], place: Place, tally: Tally, bar: _Bar) -> None:
+def _run_here(todo: Sequence[Job], place: Place, tally: Tally, bar: _Bar) -> None:
     bad: set[str] = set()
     for job in todo:
         if any(need.key in bad for need in job.needs):
@@ -97,7 +97,7 @@ def _alone(todo: Sequence[Job], place: Place, tally: Tally, bar: _Bar) -> None:
             seconds = execute(job, place)
         except Exception as reason:
             bad.add(job.key)
-            tally.failed.append((job, why(reason)))
+            tally.failed.append((job, describe(reason)))
             bar.add(job)
         else:
             tally.done += 1
@@ -105,7 +105,7 @@ def _alone(todo: Sequence[Job], place: Place, tally: Tally, bar: _Bar) -> None:
             bar.add(job, seconds)
 
 
-def _spread(todo: Sequence[Job], place: Place, workers: int, scheduler: str | None, tally: Tally, bar: _Bar) -> None:
+def _run_apart(todo: Sequence[Job], place: Place, workers: int, scheduler: str | None, tally: Tally, bar: _Bar) -> None:
     with _client(workers, scheduler) as client:
         from distributed import as_completed
 
@@ -132,12 +132,12 @@ def _spread(todo: Sequence[Job], place: Place, workers: int, scheduler: str | No
                 bar.add(job)
             else:
                 bad.add(job.key)
-                tally.failed.append((job, why(future.exception())))
+                tally.failed.append((job, describe(future.exception())))
                 bar.add(job)
 
 
 def _after(job: Job, key: str, place: Place, needs: Sequence[float]) -> float:
-    """Done once the scheduler has the results of `needs`, and under the key that whoever asked for it will look for."""
+    """Do a job once the results of `needs` are there, and only if its key here is that of the sender."""
     if job.key != key:
         raise RepulseError("The code of repulse on a worker is not that of the one who sent the job: install the same.")
     return execute(job, place)
@@ -150,7 +150,7 @@ def _client(workers: int, scheduler: str | None) -> Iterator[Any]:
         from distributed import Client, LocalCluster
     except ImportError as reason:
         raise RepulseError(
-            "Several workers need dask: `pip install 'repulse[lab]'`, or run with `--workers 0`."
+            "More than one worker needs dask: `pip install dask distributed`, or run with `--workers 0`."
         ) from reason
     quiet = {"distributed.worker.memory.terminate": False, "distributed.admin.tick.limit": "1h"}
     # Memory that a network gives back it will want again at once; to return it to the system costs half of the time.
@@ -162,15 +162,15 @@ def _client(workers: int, scheduler: str | None) -> Iterator[Any]:
                 yield client
             return
         local = {"threads_per_worker": 1, "memory_limit": 0, "dashboard_address": None}
-        with _deaf_children():
+        with _ignore_interrupts():
             cluster = LocalCluster(n_workers=workers, processes=True, silence_logs=logging.CRITICAL, **local)
         with cluster, Client(cluster) as client:
             yield client
 
 
 @contextmanager
-def _deaf_children() -> Iterator[None]:
-    """Processes that are started here do not hear Ctrl-C: whoever started them does, and ends them in good order."""
+def _ignore_interrupts() -> Iterator[None]:
+    """Start processes that ignore Ctrl-C: the parent handles it and ends them in good order."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -181,29 +181,29 @@ def _deaf_children() -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
 
 
-def why(reason: BaseException | None) -> str:
-    """An error as one line."""
+def describe(reason: BaseException | None) -> str:
+    """Return an error as one line."""
     return f"{type(reason).__name__}: {reason}" if not isinstance(reason, RepulseError) else str(reason)
 
 
 class _Bar:
-    """Progress over jobs, with the time left from what jobs were thought to take and what they took."""
+    """Progress over jobs, with the time left estimated from what jobs were expected to take and what they took."""
 
     def __init__(self, bar: tqdm[Any], todo: Sequence[Job], workers: int) -> None:
         self.bar, self.left, self.workers = bar, sum(job.seconds for job in todo), workers
-        self.thought = self.took = 30.0  # so that the first short jobs do not say much
+        self.expected = self.took = 30.0  # so that the first short jobs do not say much
 
     def say(self, job: Job) -> None:
         self.bar.set_description_str(name_of(job))
 
     def add(self, job: Job, seconds: float = 0.0) -> None:
-        """A job that is over; after no time at all, if it failed or another process had done it."""
+        """Count a finished job; its time is 0 if it failed or another process did it."""
         self.left -= job.seconds
         if seconds:
-            self.thought += job.seconds
+            self.expected += job.seconds
             self.took += seconds
-        pace = min(max(self.took / self.thought, 1 / 3), 3.0)  # what was nearly done says little about the rest
-        minutes = self.left * pace / self.workers / 60
+        ratio = min(max(self.took / self.expected, 1 / 3), 3.0)  # a few jobs say little about the rest
+        minutes = self.left * ratio / self.workers / 60
         self.bar.set_description_str(name_of(job), refresh=False)
         self.bar.set_postfix_str(f"about {minutes:.0f} min left", refresh=False)
         self.bar.update()
@@ -217,7 +217,7 @@ def _bar(todo: Sequence[Job], workers: int, progress: bool) -> Iterator[_Bar]:
 
 
 def name_of(job: Job) -> str:
-    """A job in a few words.
+    """Return a short description of a job.
 
     Examples:
         >>> name_of(Job(name_of, {"network": {"name": "lenet"}, "method": "LL-E", "seed": 3}))
@@ -225,14 +225,14 @@ def name_of(job: Job) -> str:
     """
     about = job.about
     words = [job.function.__name__.replace("_", " ")]
-    for key in ("collection", "network", "method", "repulsion", "what"):
+    for key in ("problem", "network", "method", "repulsion", "what"):
         value = about.get(key)
         words += [str(value["name"] if isinstance(value, dict) else value)] if value else []
     return " ".join(words + ([f"seed {about['seed']}"] if "seed" in about else []))[:70]
 
 
 def minutes(jobs: Sequence[Job], workers: int) -> float:
-    """About how long jobs take: as long as the work on all workers, or the longest chain of what needs what."""
+    """Estimate how long jobs take: the work divided by the workers, or the longest chain of dependencies."""
     longest: dict[str, float] = {}
     for job in in_order(jobs):
         longest[job.key] = job.seconds + max((longest[need.key] for need in job.needs), default=0.0)

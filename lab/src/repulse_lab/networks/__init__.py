@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -18,10 +19,6 @@ from repulse_lab.networks.vgg import VGG
 from repulse_lab.networks.wide_resnet import WideResNet
 
 __all__ = ["NETWORKS", "build"]
-
-
-def _vgg(depth: int) -> Callable[..., nn.Module]:
-    return lambda classes, channels, size, **options: VGG(depth, classes, channels, size, **options)
 
 
 def _resnet(depth: int) -> Callable[..., nn.Module]:
@@ -52,7 +49,7 @@ def _mlp(classes: int, channels: int, size: int, **options: Any) -> nn.Module:
 _RESIDUAL = ("width", "mod", "spectral_norm")
 NETWORKS: dict[str, tuple[Callable[..., nn.Module], tuple[str, ...]]] = {
     "lenet": (_lenet, ("spectral_norm",)),
-    **{f"vgg{depth}": (_vgg(depth), ("width", "spectral_norm")) for depth in (11, 16)},
+    **{f"vgg{depth}": (partial(VGG, depth), ("width", "spectral_norm")) for depth in (11, 16)},
     **{f"resnet{depth}": (_resnet(depth), _RESIDUAL) for depth in (18, 50, 101)},
     "wrn28-10": (_wide, _RESIDUAL),
     **{f"resnet{depth}": (_small(depth), ("spectral_norm",)) for depth in (20, 32, 44, 56)},
@@ -72,7 +69,7 @@ def build(
     mod: bool = False,
     seed: int = 0,
 ) -> nn.Module:
-    """A network by its name, with fresh weights that depend on the seed alone.
+    """Build a network by its name, with fresh weights that depend on the seed alone.
 
     Args:
         name: one of `NETWORKS`.

@@ -7,17 +7,17 @@ from torch.nn import functional as F
 
 
 def convolution(inside: int, outside: int, kernel: int, stride: int = 1) -> nn.Conv2d:
-    """A convolution without bias whose output is as large as its input, up to the stride."""
+    """Return a convolution without bias whose output is as large as its input, up to the stride."""
     return nn.Conv2d(inside, outside, kernel, stride=stride, padding=kernel // 2, bias=False)
 
 
 def activation(mod: bool) -> nn.Module:
-    """The rectifier, which forgets all that is below zero, or one that leaks and can be undone."""
+    """Return the rectifier, or one that leaks and so keeps what is below zero."""
     return nn.LeakyReLU(0.01) if mod else nn.ReLU()
 
 
 def shortcut(inside: int, outside: int, stride: int, *, mod: bool, norm: bool) -> nn.Module:
-    """The way around a block: nothing where shapes agree, else a convolution, or for `mod` no parameters at all."""
+    """Return the way around a block: identity where shapes agree, else a convolution, or for `mod` no parameters."""
     if stride == 1 and inside == outside:
         return nn.Identity()
     if mod:

@@ -66,7 +66,7 @@ def _stage(inside: int, outside: int, blocks: int, stride: int) -> nn.Sequential
 
 
 def load_published(path: str | Path, depth: int = 20) -> ResNetCifar:
-    """The network with published CIFAR-10 weights (a `.th` file whose `state_dict` is prefixed by `module.`)."""
+    """Load published CIFAR-10 weights (a `.th` file whose `state_dict` is prefixed by `module.`)."""
     state = torch.load(path, map_location="cpu", weights_only=True)["state_dict"]
     network = ResNetCifar(depth)
     network.load_state_dict({name.removeprefix("module."): value for name, value in state.items()}, strict=True)

@@ -31,7 +31,7 @@ FILE = "training.safetensors"
 
 @contextmanager
 def alone(folder: Path | None) -> Iterator[None]:
-    """One training at a time in a folder; a killed one lets go of it."""
+    """Allow one training at a time in a folder; a killed one lets go of it."""
     if folder is None:
         yield
         return
@@ -89,7 +89,7 @@ def bring_back(
 
 
 def _read(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """The header and the tensors of a file that is whole and of a format we know."""
+    """Read the header and the tensors of a file that is whole and of a known format."""
     try:
         with safe_open(path, framework="pt") as file:
             header = json.loads((file.metadata() or {})["about"])

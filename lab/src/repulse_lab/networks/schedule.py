@@ -28,7 +28,7 @@ class Schedule:
         factor: see there.
         momentum: of "sgd".
         weight_decay: added to the gradient, times the weights.
-        batch_size: images a step; the last batch of an epoch may be smaller.
+        batch_size: images per step; the last batch of an epoch may be smaller.
         optimizer: "sgd" or "adam".
         policy: "steps", or "onecycle": a linear rise from a 25th of `lr`, then half a cosine down to zero.
         crop: pixels of black by which images are padded on each side before a random crop to their size.
@@ -67,7 +67,7 @@ class Schedule:
             raise RecipeError(expected("milestones", "left out for a one-cycle schedule", self.milestones))
 
     def rate(self, epoch: float) -> float:
-        """The learning rate after so many epochs, which need not be whole.
+        """Return the learning rate after a number of epochs, which need not be whole.
 
         Examples:
             >>> [round(SCHEDULES["dirty-mnist"].rate(epoch), 4) for epoch in (0, 24.9, 25, 40)]
@@ -81,7 +81,7 @@ class Schedule:
         return self.lr * (1 + math.cos(math.pi * (done - RISE) / (1 - RISE))) / 2
 
     def make_optimizer(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
-        """A fresh optimiser, whose learning rate is still to be set."""
+        """Return a fresh optimiser, whose learning rate is still to be set."""
         if self.optimizer == "adam":
             return torch.optim.Adam(parameters, lr=self.lr, weight_decay=self.weight_decay)
         return torch.optim.SGD(parameters, lr=self.lr, momentum=self.momentum, weight_decay=self.weight_decay)

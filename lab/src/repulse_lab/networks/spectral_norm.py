@@ -64,7 +64,7 @@ class SoftSpectralNorm(nn.Module):
             self.v.copy_(_unit(conv2d_input(self.v.shape, weight, self.u, **self.settings)))
 
     def sigma(self, weight: Tensor) -> Tensor:
-        """How far the layer stretches v, measured along u."""
+        """Return how far the layer stretches v, measured along u."""
         # Copies: a second pass may come, and turn u and v, before the gradient of the first is taken.
         return (self.u.clone() * F.conv2d(self.v.clone(), weight, **self.settings)).sum()
 
@@ -105,7 +105,7 @@ def apply_spectral_norm(network: nn.Module, coefficient: float, example: Tensor,
 
 @torch.no_grad()
 def _input_sizes(network: nn.Module, example: Tensor) -> dict[str, set[tuple[int, int]]]:
-    """Height and width of what enters each convolution that runs."""
+    """Return height and width of what enters each convolution that runs."""
     sizes: dict[str, set[tuple[int, int]]] = {}
 
     def watch(name: str):

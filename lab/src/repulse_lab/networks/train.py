@@ -144,7 +144,7 @@ class _Loop:
         self.highest = int(targets.max())
 
     def run_epoch(self, epoch: int, bar: tqdm[Any]) -> Record:
-        """One pass over the data; whatever ends it early, the network goes back to where it was before."""
+        """Run one pass over the data; whatever ends it early, the network goes back to where it was before."""
         before = {name: value.clone() for name, value in self.network.state_dict().items()}
         try:
             return self._epoch(epoch, bar)
@@ -174,7 +174,7 @@ class _Loop:
         return Record(epoch + 1, loss / count, right / count, rate, time.perf_counter() - start)
 
     def _step(self, batch: Tensor, rate: float, generator: torch.Generator) -> tuple[float, int]:
-        """One step of the optimiser: the loss before it, and how many images were right."""
+        """Take one step of the optimiser; return the loss before it, and how many images were right."""
         x = self.images[batch]
         if x.ndim == 4:
             x = augment(x, self.schedule.crop, self.schedule.flip, generator)
@@ -198,13 +198,13 @@ def _diverged(what: str, got: str) -> DivergedError:
 
 
 def _seed(seed: int, epoch: int) -> int:
-    """A seed for every epoch of every training."""
+    """Return a seed for every epoch of every training."""
     return (seed * 1_000_003 + epoch) % 2**63
 
 
 @contextmanager
 def _own_randomness(seed: int, device: torch.device) -> Iterator[None]:
-    """The global random state, of which dropout draws, is ours inside and the caller's again afterwards."""
+    """Use a global random state of our own inside (dropout draws from it), and restore the caller's afterwards."""
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         torch.manual_seed(seed)
         yield
@@ -246,4 +246,4 @@ def _check(
     whole = isinstance(targets, Tensor) and not targets.is_floating_point() and targets.dtype != torch.bool
     if not whole or targets.shape != images.shape[:1] or int(targets.min()) < 0:
         got = f"{targets.dtype} of shape {tuple(targets.shape)}" if isinstance(targets, Tensor) else type(targets)
-        raise DataError(expected("targets", f"{len(images)} classes from 0 on, one an image", got))
+        raise DataError(expected("targets", f"{len(images)} classes from 0 on, one per image", got))

@@ -1,1 +1,1 @@
-"""Experiments: one table or figure a file; the claims of the paper, and the numbers it prints."""
+"""Experiments: one table or figure per file; the claims of the paper, and the numbers it prints."""

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from repulse.evaluation.table import Table
-from repulse_lab.paper.cifar10 import AUROC, INSIDE, MEAN
 from repulse_lab.study.experiment import Experiment, Outcome
-from repulse_lab.study.grid import Grid, Row, Several, down
-from repulse_lab.study.zoo import PAPER_WIDE, PHOTO_NOTES, RESNET20
+from repulse_lab.study.grid import Grid, Row
+from repulse_lab.study.presets import PAPER_WIDE, PHOTO_NOTES, RESNET20
+from repulse_lab.study.tables import AUROC, INSIDE, MEAN, methods_as_rows
+from repulse_lab.study.training import Networks
 
 CHANGES = {
     "strength": (0.003, 0.01, 0.1, 0.3),
@@ -24,7 +25,7 @@ SETS = "Tiny ImageNet"
 
 
 def rows() -> list[Row]:
-    """The paper's form, then each change of it alone, then this library's own recipe without each of its parts."""
+    """Return the paper's form, then each change of it alone, then this library's recipe without each of its parts."""
     plain = [Row("fs-RLL-E", SETS, label="fs-RLL-E")]
     for name, values in CHANGES.items():
         plain += [Row("fs-RLL-E", SETS, recipe={name: value}, label=f"{_words(name)}: {value}") for value in values]
@@ -38,11 +39,11 @@ def _words(name: str) -> str:
     return name.replace("_", " ")
 
 
-GRID = Grid("cifar10", rows(), Several((RESNET20,), 3), Several(PAPER_WIDE.networks, 3), PHOTO_NOTES)
+GRID = Grid("cifar10", rows(), Networks((RESNET20,), 3), Networks(PAPER_WIDE.networks, 3), PHOTO_NOTES)
 
 
 def tables(outcomes: Sequence[Outcome]) -> list[Table]:
-    return down(outcomes, INSIDE | AUROC | MEAN, f"CIFAR-10, repelled on {SETS}")
+    return methods_as_rows(outcomes, INSIDE | AUROC | MEAN, f"CIFAR-10, repelled on {SETS}")
 
 
 EXPERIMENT = Experiment("ablation", "What is each choice of the recipe worth?", "beyond the paper", GRID.plan, tables)

@@ -11,8 +11,8 @@ from repulse.evaluation.table import Column, Table
 from repulse.recipe import PAPER_TRAINING
 from repulse_lab.jobs.job import Job
 from repulse_lab.paper.labelling import RECIPES, REPELLED, STRATEGIES, buy
-from repulse_lab.report.figures import Figure, Line, Lines
-from repulse_lab.study.experiment import Cell, Experiment, Outcome, Plan, Setting, groups
+from repulse_lab.study.experiment import Cell, Experiment, Outcome, Plan, RunOptions, groups
+from repulse_lab.study.figures import Figure, Line, Lines
 from repulse_lab.study.training import make_ambiguous_digits
 
 CPU: dict[str, Any] = {
@@ -38,8 +38,8 @@ PAPER: dict[str, Any] = CPU | {
         method: {key: PAPER_TRAINING[key] for key in ("lr", "decay", "prior_std")} for method in ("LL-E", "fs-RLL-E")
     },
 }
-"""Network, its training on so many draws of what is labelled, clean digits, ambiguous images and labels of each in the
-pool, rounds of buying, which part of the test data is judged on, and how heads are trained."""
+"""Network, its training on draws of what is labelled, clean digits, ambiguous images and labels of each in the pool,
+rounds of buying, which part of the test data is judged on, and how heads are trained."""
 ONCE: dict[str, Any] = {"clean": 100, "labels": 1}
 """A pool in the same proportion in which every image is one pair, as in anybody's pool but the paper's."""
 ONCE_TOO = ("DE-3 MI", "MAP", "DDU", "LL-E MI", "fs-RLL-E MI", "repulse MI", "repulse BatchBALD", "random")
@@ -62,11 +62,11 @@ SMALLER = (
 )
 
 
-def plan(setting: Setting) -> Plan:
+def plan(options: RunOptions) -> Plan:
     """Every strategy, from the same pool and the same first labels in each run."""
-    size, label = (CPU, "LeNet") if setting.small else (PAPER, "ResNet-18")
-    notes = (*SMALLER, *COMMON) if setting.small else COMMON
-    if not (setting.has("mnist", "train") and setting.has("mnist", "test")):
+    size, label = (CPU, "LeNet") if options.small else (PAPER, "ResNet-18")
+    notes = (*SMALLER, *COMMON) if options.small else COMMON
+    if not (options.has("mnist", "train") and options.has("mnist", "test")):
         return Plan([], notes, ["MNIST is not in the data folder: nothing can be run."])
     needs = (Job(make_ambiguous_digits, {}),)
     pools = [(label, size, tuple(STRATEGIES)), (f"{label}, images once", size | ONCE, ONCE_TOO)]
@@ -76,7 +76,7 @@ def plan(setting: Setting) -> Plan:
             repulsion = "pool" if STRATEGIES[strategy][0] in REPELLED else None
             labels = {"network": network, "method": strategy, "repulsion": repulsion}
             labels |= {} if network == label else {"beyond": "the paper"}
-            jobs = [Job(buy, {**how, "strategy": strategy, "seed": i}, needs) for i in range(setting.count(3, 5))]
+            jobs = [Job(buy, {**how, "strategy": strategy, "seed": i}, needs) for i in range(options.count(3, 5))]
             cells += [Cell(job, {**labels, "seed": seed}) for seed, job in enumerate(jobs)]
     return Plan(cells, notes)
 
@@ -92,7 +92,7 @@ COLUMNS = {
 
 
 def tables(outcomes: Sequence[Outcome]) -> list[Table]:
-    """One row a strategy; one table a network."""
+    """Make one table per network with one row per strategy."""
     made = []
     for (network,), found in groups(outcomes, "network").items():
         labels = int(max(one.result["curves"]["samples"][-1] for one in found))
@@ -121,7 +121,7 @@ PANELS = {
 
 
 def figures(outcomes: Sequence[Outcome]) -> list[Figure]:
-    """Accuracy and what was bought against the number of labels: rows of three panels."""
+    """Draw accuracy and what was bought against the number of labels: rows of three panels."""
     made = []
     for (network,), found in groups(outcomes, "network").items():
         seeds = {str(method): several for (method,), several in groups(found, "method").items()}
@@ -139,7 +139,7 @@ def figures(outcomes: Sequence[Outcome]) -> list[Figure]:
         caption = (
             f"{network}: accuracy against the number of labels, and how many of those bought are ambiguous; mean and "
             f"standard deviation over runs. First row: the paper's strategies that ask for what is not "
-            f"known; second: those that ask for what is uncertain for any reason; third: ours beside two of them."
+            f"known; second: those that ask for what is uncertain for any reason; third: ours next to two of them."
         )
         alt = f"Rising accuracy curves of {len(seeds)} strategies. {ends}."
         made.append(
@@ -155,7 +155,7 @@ def figures(outcomes: Sequence[Outcome]) -> list[Figure]:
 
 
 def _line(name: str, seeds: Sequence[Outcome], curve: str) -> Line:
-    """Mean over seeds and, where there are several, a band of one standard deviation."""
+    """Return the mean over seeds and, where there are several, a band of one standard deviation."""
     start = 1 if curve == "ambiguous share" else 0  # before anything is bought there is no share
     runs = [one.result["curves"][curve][start:] for one in seeds]
     x = seeds[0].result["curves"]["samples"][start:]
@@ -163,7 +163,7 @@ def _line(name: str, seeds: Sequence[Outcome], curve: str) -> Line:
 
 
 def _range(outcomes: Sequence[Outcome], curve: str) -> tuple[float, float]:
-    """The same for all panels of a kind, so that rows can be compared."""
+    """Return limits that are the same for all panels of a kind, so that rows can be compared."""
     if curve == "ambiguous share":
         return 0.0, 105.0
     values = [value for one in outcomes for value in one.result["curves"][curve]]

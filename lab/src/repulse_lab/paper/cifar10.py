@@ -4,22 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from repulse.evaluation.table import Column, Table
+from repulse.evaluation.table import Table
 from repulse_lab.paper import curves
 from repulse_lab.paper.printed import printed
-from repulse_lab.report.figures import Figure
-from repulse_lab.study.collections import SETS
-from repulse_lab.study.experiment import Experiment, Outcome, Plan, Setting
-from repulse_lab.study.grid import Grid, Row, down
-from repulse_lab.study.zoo import PAPER_WIDE, PHOTO_NOTES, PUBLISHED
+from repulse_lab.study.experiment import Experiment, Outcome, Plan, RunOptions
+from repulse_lab.study.figures import Figure
+from repulse_lab.study.grid import Grid, Row
+from repulse_lab.study.presets import PAPER_WIDE, PHOTO_NOTES, PUBLISHED
+from repulse_lab.study.tables import AUROC, INSIDE, MEAN, methods_as_rows
 
-INSIDE = {
-    "accuracy": Column("accuracy", 2, "higher", "In per cent."),
-    "nll": Column("NLL", 3, "lower", "Negative log-likelihood, in nats."),
-    "ece": Column("ECE", 2, "lower", "Expected calibration error, in per cent."),
-}
-MEAN = {"mean auroc": Column("mean AUROC", 1, "higher", "Mean over the foreign sets.")}
-AUROC = {f"{name} auroc": Column(name, 1, "higher", f"AUROC of telling {name}.") for name in SETS["cifar10"]}
 ROWS = (
     *map(Row, ("MAP", "Energy", "KNN", "ViM", "DDU", "SNGP", "LL-Laplace", "LL-E", "RLL-E")),
     *(
@@ -42,9 +35,9 @@ GRID = Grid(
 DRAWN = ("MAP", "LL-Laplace", "fs-RLL-E, Tiny ImageNet", "repulse, Tiny ImageNet")
 
 
-def plan(setting: Setting) -> Plan:
+def plan(options: RunOptions) -> Plan:
     """The grid, and curves of some of its rows."""
-    planned = GRID.plan(setting)
+    planned = GRID.plan(options)
     return Plan([*planned.cells, *curves.with_curves(planned.cells, DRAWN)], planned.notes, planned.missing)
 
 
@@ -55,11 +48,11 @@ def tables(outcomes: Sequence[Outcome]) -> list[Table]:
         )
 
     measured = [one for one in outcomes if not one.labels.get("beyond")]
-    return down(measured, INSIDE | AUROC | MEAN, "CIFAR-10", paper)
+    return methods_as_rows(measured, INSIDE | AUROC | MEAN, "CIFAR-10", paper)
 
 
 def figures(outcomes: Sequence[Outcome]) -> list[Figure]:
     return curves.figures(outcomes, "CIFAR-10", "cifar10")
 
 
-EXPERIMENT = Experiment("cifar10", "Every method on CIFAR-10 and foreign photographs", "Table 2", plan, tables, figures)
+EXPERIMENT = Experiment("cifar10", "Every method on CIFAR-10", "Table 2", plan, tables, figures)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from repulse.evaluation.table import Table
-from repulse_lab.paper.cifar10 import AUROC, INSIDE, MEAN
 from repulse_lab.study.experiment import Experiment, Outcome
-from repulse_lab.study.grid import Grid, Row, Several, down
-from repulse_lab.study.training import Network
-from repulse_lab.study.zoo import PAPER_WIDE
+from repulse_lab.study.grid import Grid, Row
+from repulse_lab.study.presets import PAPER_WIDE
+from repulse_lab.study.tables import AUROC, INSIDE, MEAN, methods_as_rows
+from repulse_lab.study.training import Network, Networks
 
 ROWS = (
     *map(Row, ("MAP", "DDU", "SNGP", "LL-Laplace", "LL-E", "RLL-E")),
@@ -20,14 +20,14 @@ ROWS = (
 GRID = Grid(
     "cifar100",
     ROWS,
-    Several((Network("ResNet-18", "resnet18", "cpu-cifar", width=16, like="WRN-28-10"),), 2),
+    Networks((Network("ResNet-18", "resnet18", "cpu-cifar", width=16, like="WRN-28-10"),), 2),
     PAPER_WIDE,
     ("A ResNet-18 with a quarter of the channels, trained for 6 epochs, stands in for WRN-28-10.",),
 )
 
 
 def tables(outcomes: Sequence[Outcome]) -> list[Table]:
-    return down(outcomes, INSIDE | AUROC | MEAN, "CIFAR-100")
+    return methods_as_rows(outcomes, INSIDE | AUROC | MEAN, "CIFAR-100")
 
 
-EXPERIMENT = Experiment("cifar100", "Every method on CIFAR-100 and foreign photographs", "Table 3", GRID.plan, tables)
+EXPERIMENT = Experiment("cifar100", "Every method on CIFAR-100", "Table 3", GRID.plan, tables)

@@ -6,8 +6,7 @@ A deep ensemble needs no images either: the logits of its members come from thei
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,16 +17,13 @@ from torch import Tensor
 from repulse import metrics
 from repulse._files import write_whole
 from repulse.backbone import split
-from repulse.particles.scaling import TAP_SCALE, Scaling
 from repulse.prediction import ClassPrediction, Prediction
 from repulse_lab.data import load
 from repulse_lab.data.corruptions import KINDS, SEVERITIES, corrupt
 from repulse_lab.jobs.job import Job, Place, Result, work
-from repulse_lab.study.bench import BATCH
-from repulse_lab.study.cells import CODE, Members, fitted
-from repulse_lab.study.collections import images_of
-from repulse_lab.study.features import bench_for
-from repulse_lab.study.measures import Trial
+from repulse_lab.study.cells import CODE, fit_method, networks_of
+from repulse_lab.study.features import BATCH, features_of
+from repulse_lab.study.problems import images_of, problem_of
 from repulse_lab.study.training import load_network, training_job
 
 CLEAN = "clean"
@@ -51,8 +47,8 @@ def _pass_seconds(about: Mapping[str, Any]) -> float:
 )
 def corrupt_images(about: Mapping[str, Any], place: Place) -> Result:
     """Features, by one network, of the first test images under one corruption at each severity, kept in a file."""
-    images = images_of(about["collection"], place.data)
-    network = load_network(about["collection"], about["network"], about["seed"], place)
+    images = images_of(problem_of(about["problem"]), place.data)
+    network = load_network(about["problem"], about["network"], about["seed"], place)
     layers = "last" if about["network"]["name"] in NO_TAPS else "auto"
     backbone = split(network, images.prepared(images.train[:4]), layers=layers)
     kept: dict[str, Tensor] = {}
@@ -66,17 +62,17 @@ def corrupt_images(about: Mapping[str, Any], place: Place) -> Result:
 
 
 def corruption_job(about: Mapping[str, Any], network: Mapping[str, Any], seed: int, kind: str) -> Job:
-    """The job that keeps features of images under one corruption, or of clean ones.
+    """Return the job that keeps features of images under one corruption, or of clean ones.
 
     Args:
-        about: with the "collection", the "count" of images, and whether they come from the "published" files.
+        about: with the "problem", the "count" of images, and whether they come from the "published" files.
         network: as plain JSON.
         seed: of the network.
         kind: of corruption, or "clean".
     """
-    what = {key: about[key] for key in ("collection", "count", "published")}
+    what = {key: about[key] for key in ("problem", "count", "published")}
     what |= {"network": dict(network), "seed": seed, "kind": kind}
-    needs = (training_job(about["collection"], network, seed),) if network.get("schedule") else ()
+    needs = (training_job(about["problem"], network, seed),) if network.get("schedule") else ()
     return Job(corrupt_images, what, needs)
 
 
@@ -89,9 +85,9 @@ def _severities(kind: str) -> Sequence[int]:
 
 
 def _corrupted(about: Mapping[str, Any], severity: int, place: Place) -> tuple[Tensor, Tensor]:
-    images, count = images_of(about["collection"], place.data), about["count"]
+    images, count = images_of(problem_of(about["problem"]), place.data), about["count"]
     if severity and about["published"]:
-        batch, targets = load(f"{about['collection']}-c", f"{about['kind']}-{severity}", place.data).labelled
+        batch, targets = load(f"{about['problem']}-c", f"{about['kind']}-{severity}", place.data).labelled
         return batch[:count], targets[:count]
     batch = images.test[:count]
     return corrupt(batch, about["kind"], severity) if severity else batch, images.test_targets[:count]
@@ -101,14 +97,15 @@ def _seconds(about: Mapping[str, Any]) -> float:
     return {"SNGP": 12.0, "LL-Laplace": 38.0, "repulse": 11.0}.get(about["method"], 3.0) * about["count"] / 1000
 
 
-@work(*CODE, "repulse_lab.study.bench", "repulse_lab.study.cells", seconds=_seconds)
+@work(*CODE, "repulse_lab.study.features", "repulse_lab.study.cells", seconds=_seconds)
 def judge_under_corruption(about: Mapping[str, Any], place: Place) -> Result:
     """A method, fitted on clean training features, on all corrupted images."""
-    trial, _ = fitted(about, place)
-    changes = _changes(about, trial, place)
+    trial, _ = fit_method(about, place)
+    networks = networks_of(about)
+    changes = [features_of(about["problem"], *one, place).transform(about.get("layers", "last")) for one in networks]
     found: dict[tuple[str, int], dict[str, float]] = {}
     for kind in (CLEAN, *KINDS):
-        files = [load_file(_file(about, *network, kind, place)) for network in networks_of(about)]
+        files = [load_file(_file(about, *network, kind, place)) for network in networks]
         for severity in _severities(kind):
             parts = [change(file[f"features {severity}"]) for change, file in zip(changes, files, strict=True)]
             prediction = trial.method.predict(torch.cat(parts, dim=1))
@@ -116,28 +113,8 @@ def judge_under_corruption(about: Mapping[str, Any], place: Place) -> Result:
     return {"figures": summary(found)}
 
 
-def networks_of(about: Mapping[str, Any]) -> list[tuple[Mapping[str, Any], int]]:
-    """The networks, and their seeds, whose features a method sees."""
-    members = about.get("members") or [{"network": about["network"], "seed": about["network_seed"]}]
-    return [(member["network"], member["seed"]) for member in members]
-
-
-def _changes(about: Mapping[str, Any], trial: Trial, place: Place) -> list[Callable[[Tensor], Tensor]]:
-    """For each network, from its features to those that the method sees."""
-    if about.get("layers") == "auto":
-        bench = bench_for(about["collection"], about["network"], about["network_seed"], place)
-        return [Scaling.of(bench.features(bench.images.train), trial.view.taps, TAP_SCALE)]
-    method = trial.method
-    several = [layer.weight.shape[1] for layer in method.layers] if isinstance(method, Members) else None
-    return [partial(_first, columns=columns) for columns in several or [trial.view.train.shape[1]]]
-
-
-def _first(features: Tensor, columns: int) -> Tensor:
-    return features[:, :columns]
-
-
 def _judged(prediction: Prediction, targets: Tensor) -> dict[str, float]:
-    """All metrics on one set; a single member has no epistemic uncertainty to speak of."""
+    """Compute all metrics on one set; a single member has no epistemic uncertainty to speak of."""
     assert isinstance(prediction, ClassPrediction)
     found = {"nll": metrics.nll(prediction, targets), "ece": 100 * metrics.ece(prediction, targets)}
     found["accuracy"] = 100 * metrics.accuracy(prediction, targets)
@@ -146,7 +123,7 @@ def _judged(prediction: Prediction, targets: Tensor) -> dict[str, float]:
 
 
 def summary(found: Mapping[tuple[str, int], Mapping[str, float]]) -> dict[str, float]:
-    """Means over corruptions at each severity, over all severities, and corruptions one by one at some of them."""
+    """Average over corruptions at each severity, over all severities, and list some corruptions one by one."""
     figures: dict[str, float] = {}
     for metric in found[CLEAN, 0]:
         means = [statistics.fmean(found[kind, severity][metric] for kind in KINDS) for severity in SEVERITIES]
@@ -158,5 +135,5 @@ def summary(found: Mapping[tuple[str, int], Mapping[str, float]]) -> dict[str, f
 
 
 def words(kind: str) -> str:
-    """The name of a corruption."""
+    """Return the name of a corruption."""
     return kind.replace("_", " ")

@@ -9,11 +9,13 @@ from repulse.evaluation.table import Column, Table
 from repulse_lab.data.corruptions import KINDS, SEVERITIES
 from repulse_lab.jobs.job import Job
 from repulse_lab.paper import cifar100
-from repulse_lab.paper.corrupted import CLEAN, SHOWN, corruption_job, judge_under_corruption, networks_of, words
-from repulse_lab.report.figures import Figure, Line, Lines
-from repulse_lab.study import zoo
-from repulse_lab.study.experiment import Cell, Experiment, Outcome, Plan, Setting, groups
-from repulse_lab.study.grid import Grid, Row, down
+from repulse_lab.paper.corrupted import CLEAN, SHOWN, corruption_job, judge_under_corruption, words
+from repulse_lab.study import presets
+from repulse_lab.study.cells import networks_of
+from repulse_lab.study.experiment import Cell, Experiment, Outcome, Plan, RunOptions, groups
+from repulse_lab.study.figures import Figure, Line, Lines
+from repulse_lab.study.grid import Grid, Row
+from repulse_lab.study.tables import methods_as_rows
 
 IMAGES = {"cpu": 1000, "paper": 10_000}
 ROWS = (
@@ -26,11 +28,11 @@ GRIDS = {
     "CIFAR-10-C": Grid(
         "cifar10",
         ROWS,
-        zoo.PUBLISHED,
-        zoo.PAPER_WIDE,
+        presets.PUBLISHED,
+        presets.PAPER_WIDE,
         ("The published ResNet-20 stands in for a trained WRN-28-10 and, with the published ResNet-32, for DE-5.",),
     ),
-    "CIFAR-100-C": Grid("cifar100", ROWS, cifar100.GRID.cpu, zoo.PAPER_WIDE, cifar100.GRID.notes),
+    "CIFAR-100-C": Grid("cifar100", ROWS, cifar100.GRID.cpu, presets.PAPER_WIDE, cifar100.GRID.notes),
 }
 METRICS = {
     "nll": Column("NLL", 3, "lower", "Negative log-likelihood, in nats."),
@@ -41,30 +43,30 @@ METRICS = {
 LABELS = {"nll": "NLL (nats)", "ece": "ECE (%)", "epistemic": "epistemic uncertainty (nats)"}
 
 
-def plan(setting: Setting) -> Plan:
-    """Every method on both collections, as far as their data is there."""
+def plan(options: RunOptions) -> Plan:
+    """Every method on both problems, as far as their data is there."""
     cells: list[Cell] = []
     notes = ["Methods see clean training images only; nothing is tuned on test images."]
     missing: list[str] = []
-    if setting.small:
+    if options.small:
         notes.append(
             f"The first {IMAGES['cpu']:,} test images under each corruption; ECE of so few is a little larger."
         )
     for name, grid in GRIDS.items():
-        planned = grid.plan(setting)
+        planned = grid.plan(options)
         missing += [f"{name}: {one.removeprefix('All of it: ')}" for one in planned.missing if "judged" not in one]
         if planned.cells:
-            published = all(setting.has(f"{grid.collection}-c", f"{kind}-1") for kind in KINDS)
+            published = all(options.has(f"{grid.problem}-c", f"{kind}-1") for kind in KINDS)
             made = () if published else ("its published files are not in the data folder, so it is made here.",)
             notes += [f"{name}: {note}" for note in (*planned.notes, *made)]
-            what = {"count": IMAGES[setting.preset], "published": published}
+            what = {"count": IMAGES[options.preset], "published": published}
             base = planned.cells[0].labels["network"]  # the others are only members of a deep ensemble
             cells += [_cell(cell, name, what) for cell in planned.cells if cell.labels["network"] == base]
     return Plan(cells, notes, missing)
 
 
 def _cell(cell: Cell, name: str, what: Mapping[str, Any]) -> Cell:
-    """The cell of a grid with corrupted images in the place of foreign ones."""
+    """Return the cell of a grid with corrupted images in the place of out-of-distribution ones."""
     about = {**cell.job.about, **what}
     kept = [corruption_job(about, *network, kind) for network in networks_of(about) for kind in (CLEAN, *KINDS)]
     job = Job(judge_under_corruption, about, (*cell.job.needs, *kept), cell.job.code)
@@ -72,7 +74,7 @@ def _cell(cell: Cell, name: str, what: Mapping[str, Any]) -> Cell:
 
 
 def tables(outcomes: Sequence[Outcome]) -> list[Table]:
-    """For each metric, methods by severity."""
+    """Make, for each metric, a table of methods by severity."""
     made = []
     for (name,), found in groups(outcomes, "collection").items():
         for metric, column in METRICS.items():
@@ -81,12 +83,12 @@ def tables(outcomes: Sequence[Outcome]) -> list[Table]:
             }
             columns = {key: Column(head, column.digits, column.better, column.help) for key, head in heads.items()}
             shown = [one for one in found if f"{metric} mean" in one.figures]
-            made += down(shown, columns, f"{name}, {column.name} by severity") if shown else []
+            made += methods_as_rows(shown, columns, f"{name}, {column.name} by severity") if shown else []
     return made
 
 
 def figures(outcomes: Sequence[Outcome]) -> list[Figure]:
-    """Curves over severities, then corruptions one by one."""
+    """Draw curves over severities, then corruptions one by one."""
     made = []
     for (name,), found in groups(outcomes, "collection").items():
         made += [_curves(name, found), *(_one_by_one(name, found, metric) for metric in ("ece", "nll"))]
@@ -126,7 +128,7 @@ def _one_by_one(name: str, outcomes: Sequence[Outcome], metric: str) -> Figure:
 
 
 def _panel(title: str, outcomes: Sequence[Outcome], metric: str, kind: str | None = None) -> Lines:
-    """A line for each method that has the metric, in the mean or, without names, under one corruption."""
+    """Draw a line for each method that has the metric: the mean or, without names, under one corruption."""
     keys = {severity: f"{metric} severity {severity}" for severity in ((0,) if kind else (0, *SEVERITIES))}
     keys |= {severity: f"{metric} {words(kind)} {severity}" for severity in SHOWN} if kind else {}
     lines = []

@@ -12,12 +12,12 @@ from torch import Tensor
 from repulse import metrics
 from repulse.prediction import ClassPrediction
 from repulse_lab.jobs.job import Job, Place, Result, work
-from repulse_lab.report.figures import Figure, Line, Lines
-from repulse_lab.study.cells import CODE, fitted
+from repulse_lab.study.cells import CODE, fit_method
 from repulse_lab.study.experiment import Cell, Outcome, groups
+from repulse_lab.study.figures import Figure, Line, Lines
 
 BINS = 15
-FEW = 20
+MIN_SAMPLES = 20
 """Samples below which a bin says nothing."""
 COVERAGES = [percent / 100 for percent in range(2, 101, 2)]
 LABEL = "curves"
@@ -27,24 +27,24 @@ LABEL = "curves"
 @work(*CODE, "repulse_lab.study.cells", seconds=lambda about: 8.0 if about["method"] == "repulse" else 3.0)
 def draw_curves(about: Mapping[str, Any], place: Place) -> Result:
     """Reliability, and risk against coverage, on the test set."""
-    trial, _ = fitted(about, place)
+    trial, _ = fit_method(about, place)
     prediction = trial.method.predict(trial.sets()[0])
     assert isinstance(prediction, ClassPrediction)
     return {"figures": {}, **curves_of(prediction, trial.images.test_targets)}
 
 
 def curves_of(prediction: ClassPrediction, targets: Tensor) -> dict[str, list[float | None]]:
-    """Confidence and accuracy in bins, None for a bin of few samples, and the risk at each of `COVERAGES`.
+    """Compute confidence and accuracy in bins, None for a bin of few samples, and the risk at each of `COVERAGES`.
 
     Examples:
         >>> import torch
-        >>> probs = torch.tensor([[0.97, 0.03], [0.6, 0.4]]).repeat_interleave(FEW, dim=0)
-        >>> found = curves_of(ClassPrediction(probs.log().unsqueeze(0)), torch.arange(2 * FEW) // FEW)
+        >>> probs = torch.tensor([[0.97, 0.03], [0.6, 0.4]]).repeat_interleave(MIN_SAMPLES, dim=0)
+        >>> found = curves_of(ClassPrediction(probs.log().unsqueeze(0)), torch.arange(2 * MIN_SAMPLES) // MIN_SAMPLES)
         >>> [found[name][-1] for name in ("confidence", "accuracy", "risk")], found["risk"][24]
         ([0.97, 1.0, 0.5], 0.0)
     """
     confidence, accuracy, share = metrics.reliability(prediction, targets, BINS)
-    confidence = confidence.masked_fill(share < FEW / len(targets) - 1e-9, math.nan)
+    confidence = confidence.masked_fill(share < MIN_SAMPLES / len(targets) - 1e-9, math.nan)
     _, risk = metrics.risk_coverage(prediction.total, prediction.labels != targets)
     at = [max(math.ceil(coverage * len(risk)) - 1, 0) for coverage in COVERAGES]
     return {"confidence": _plain(confidence), "accuracy": _plain(accuracy), "risk": _plain(risk[at])}
@@ -55,7 +55,7 @@ def _plain(values: Tensor) -> list[float | None]:
 
 
 def with_curves(cells: Sequence[Cell], rows: Sequence[str]) -> list[Cell]:
-    """Cells that draw curves of some rows of a grid, beside those that measure them."""
+    """Return cells that draw curves of some rows of a grid, in addition to those that measure them."""
     return [
         Cell(Job(draw_curves, cell.job.about, cell.job.needs, cell.job.code), {**cell.labels, "beyond": LABEL})
         for cell in cells
@@ -64,7 +64,7 @@ def with_curves(cells: Sequence[Cell], rows: Sequence[str]) -> list[Cell]:
 
 
 def figures(outcomes: Sequence[Outcome], title: str, name: str) -> list[Figure]:
-    """For each network, reliability beside risk and coverage."""
+    """Draw, for each network, reliability next to risk and coverage."""
     drawn = [one for one in outcomes if one.labels.get("beyond") == LABEL]
     panels = []
     for (network,), found in groups(drawn, "network").items():

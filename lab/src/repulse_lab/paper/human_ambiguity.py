@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from repulse.evaluation.table import Column, Table
-from repulse_lab.paper.cifar10 import INSIDE
-from repulse_lab.study.collections import there
-from repulse_lab.study.experiment import Experiment, Outcome, Plan, Setting
-from repulse_lab.study.grid import Grid, Row, down
-from repulse_lab.study.zoo import PAPER_WIDE, PHOTO_NOTES, PUBLISHED
+from repulse_lab.study.experiment import Experiment, Outcome, Plan, RunOptions
+from repulse_lab.study.grid import Grid, Row
+from repulse_lab.study.presets import PAPER_WIDE, PHOTO_NOTES, PUBLISHED
+from repulse_lab.study.problems import is_there
+from repulse_lab.study.tables import INSIDE, methods_as_rows
 
 ROWS = (
     *map(Row, ("MAP", "MAP + temperature", "SNGP", "LL-Laplace", "LL-E")),
@@ -27,14 +27,14 @@ COLUMNS = {
 }
 
 
-def plan(setting: Setting) -> Plan:
-    if not there(setting.data, ("cifar10h", "test")):
+def plan(options: RunOptions) -> Plan:
+    if not is_there(options.data, ("cifar10h", "test")):
         return Plan([], (), ["All of it: the counts of CIFAR-10H are not in the data folder."])
-    return GRID.plan(setting)
+    return GRID.plan(options)
 
 
 def tables(outcomes: Sequence[Outcome]) -> list[Table]:
-    return down(outcomes, COLUMNS, "CIFAR-10H")
+    return methods_as_rows(outcomes, COLUMNS, "CIFAR-10H")
 
 
 EXPERIMENT = Experiment(

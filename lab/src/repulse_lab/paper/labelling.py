@@ -2,8 +2,8 @@
 
 A pool holds sixty ambiguous pairs of an image and a label for every clean digit. Starting from two clean digits of each
 class, five pairs are bought at a time, with the tool that users have, `repulse.ActiveLearning`; networks, and what is
-fitted on their features, start anew at every step. In the paper's pool an ambiguous image is ten pairs with ten labels;
-buying one of them buys no other.
+fitted on their features, start from scratch at every step. In the paper's pool an ambiguous image is ten pairs with ten
+labels; buying one of them buys no other.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from repulse.baselines import DDU, MAP, DeepEnsemble, LastLayer, LastLayerEnsemb
 from repulse.prediction import ClassPrediction, Prediction
 from repulse.recipe import FS_RLL_E, NAMED
 from repulse_lab.data import load
-from repulse_lab.data.dirty_mnist import ambiguous_mnist
 from repulse_lab.data.images import normalise
 from repulse_lab.jobs.job import Place, Result, work
 from repulse_lab.networks import build
 from repulse_lab.networks.train import Schedule, train
-from repulse_lab.study.collections import DIGIT_MEAN, DIGIT_STD
+from repulse_lab.study.dirty_mnist import ambiguous_mnist
+from repulse_lab.study.problems import DIRTY_MNIST
 
 CLASSES, FIRST, EACH = 10, 2, 5
 """Classes, labels of each to begin with, and labels bought at a time."""
@@ -71,7 +71,7 @@ class Pool:
 
     @staticmethod
     def drawn(root: Path, clean: int, ambiguous: int, labels: int, seed: int) -> Pool:
-        """Some of the training digits, and ambiguous ones with some of their ten labels."""
+        """Draw some of the training digits, and ambiguous ones with some of their ten labels."""
         generator = torch.Generator().manual_seed(seed)
         images, targets = load("mnist", "train", root).labelled
         dirt = ambiguous_mnist(root, "train", progress=False)
@@ -82,7 +82,7 @@ class Pool:
         return Pool(as_inputs(torch.cat([images[taken], dirt.images[others]])), clean, numbers, drawn)
 
     def first(self) -> Tensor:
-        """The same number of clean pairs of each class."""
+        """Return the same number of clean pairs of each class."""
         targets = self.targets[: self.clean]
         return torch.cat([(targets == label).nonzero().flatten()[:FIRST] for label in range(CLASSES)])
 
@@ -97,7 +97,7 @@ class Exam:
 
     @staticmethod
     def of(root: Path, part: int) -> Exam:
-        """One part in so many of the clean and of the ambiguous test images, the same ones always."""
+        """Take one in `part` of the clean and of the ambiguous test images, the same ones always."""
         images, targets = load("mnist", "test", root).labelled
         dirt = ambiguous_mnist(root, "test", progress=False)
         some, others = (torch.randperm(n, generator=torch.Generator().manual_seed(0))[: n // part]
@@ -105,7 +105,7 @@ class Exam:
         return Exam(as_inputs(torch.cat([images[some], dirt.images[others]])), targets[some], dirt.labels[others])
 
     def accuracies(self, labels: Tensor) -> tuple[float, float]:
-        """Of predicted labels in per cent, on all pairs of an image and a label and on the clean ones."""
+        """Compute the accuracy of labels in per cent, on all pairs of an image and a label and on the clean ones."""
         clean = len(self.targets)
         right = labels[:clean] == self.targets
         every = torch.cat([right, (labels[clean:].unsqueeze(1) == self.labels).flatten()])
@@ -113,7 +113,7 @@ class Exam:
 
 
 def as_inputs(images: Tensor) -> Tensor:
-    return normalise(images, DIGIT_MEAN, DIGIT_STD)
+    return normalise(images, DIRTY_MNIST.mean, DIRTY_MNIST.std)
 
 
 @dataclass(frozen=True, eq=False)
@@ -132,7 +132,7 @@ class Asked:
 
 
 def _asked(method: Method, seen: Tensor, view: Callable[[Tensor], Tensor]) -> Asked:
-    """A method that takes what `view` makes of inputs; `seen` is the pool as it takes it."""
+    """Ask a method that takes what `view` makes of inputs; `seen` is the pool as it takes it."""
     return Asked(*method.predict_and_score(seen), lambda inputs: method.predict(view(inputs)))
 
 
@@ -145,7 +145,7 @@ class Learner:
     about: Mapping[str, Any]
 
     def train(self, indices: Tensor, labels: Tensor) -> Asked:
-        """From scratch; with as many labels, all methods of a seed begin with the same weights."""
+        """Train from scratch; for a seed and a number of labels, all methods begin with the same weights."""
         seed = 100_000 * self.about["seed"] + 10 * len(indices)
         numbers = self.pool.numbers[indices]
         members = 3 if self.method == "DE-3" else 1
@@ -181,7 +181,7 @@ class Learner:
         return method.fit(seen[numbers], labels)
 
     def _unlabelled(self, indices: Tensor, seed: int) -> Tensor:
-        """Images of some pairs that are not bought yet, to repel on."""
+        """Return images of some pairs that are not bought yet, to repel on."""
         free = torch.ones(len(self.pool.numbers), dtype=torch.bool)
         free[indices] = False
         left = self.pool.numbers[free]
@@ -213,7 +213,7 @@ CODE = (
 
 @work(*CODE, *METHODS, seconds=_seconds)
 def buy(about: Mapping[str, Any], place: Place) -> Result:
-    """One strategy from the first labels to the last: what it bought, and how good that made it."""
+    """Follow one strategy from the first labels to the last: what it bought, and how good that made it."""
     pool = Pool.drawn(place.data, about["clean"], about["ambiguous"], about["labels"], about["seed"])
     exam = Exam.of(place.data, about["test"])
     method, score = STRATEGIES[about["strategy"]]

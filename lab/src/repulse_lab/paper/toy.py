@@ -27,8 +27,8 @@ from repulse_lab.data import load
 from repulse_lab.data.toys import NOISE
 from repulse_lab.jobs.job import Job, Place, Result, work
 from repulse_lab.networks import build
-from repulse_lab.report.figures import Figure, Group, Heat, Line, Lines
-from repulse_lab.study.experiment import Cell, Experiment, Outcome, Plan, Setting, groups
+from repulse_lab.study.experiment import Cell, Experiment, Outcome, Plan, RunOptions, groups
+from repulse_lab.study.figures import Figure, Heat, Line, Lines, PointGroup
 
 PRIOR_STD, STRENGTH = 0.3, 0.1
 NEAR, FAR = 0.1, 0.5
@@ -53,7 +53,7 @@ METHODS = {
 
 
 @dataclass(frozen=True, eq=False)
-class Problem:
+class ToyProblem:
     """Training data with standardised inputs, and the corners of the box that repulsion samples come from."""
 
     x: Tensor
@@ -65,28 +65,28 @@ class Problem:
     task: Task
 
     @staticmethod
-    def of(name: str) -> Problem:
+    def of(name: str) -> ToyProblem:
         inputs, y = load(name, "train").labelled
         shift, scale = inputs.mean(dim=0), inputs.std(dim=0)
         low, high = ((torch.tensor(corner) - shift) / scale for corner in BOXES[name])
         task = Classification(int(y.max()) + 1) if not y.is_floating_point() else Regression(NOISE)
-        return Problem((inputs - shift) / scale, y, shift, scale, low, high, task)
+        return ToyProblem((inputs - shift) / scale, y, shift, scale, low, high, task)
 
     def grid(self) -> Tensor:
-        """The plotted box, standardised; the first axis runs fastest."""
+        """Return the plotted box, standardised; the first axis runs fastest."""
         count = POINTS[self.x.shape[1]]
         axes = [torch.linspace(float(a), float(b), count) for a, b in zip(self.low, self.high, strict=True)]
         return torch.stack([axis.flatten() for axis in torch.meshgrid(*axes, indexing="xy")], dim=1)
 
     def distances(self, x: Tensor) -> Tensor:
-        """To the closest training input."""
+        """Return the distance to the closest training input."""
         return torch.cdist(x, self.x).amin(dim=1)
 
 
 class Model(nn.Module):
     """Particles on a shared base, or, without one, networks that share nothing."""
 
-    def __init__(self, problem: Problem, particles: int, width: int, seed: int, shared: bool) -> None:
+    def __init__(self, problem: ToyProblem, particles: int, width: int, seed: int, shared: bool) -> None:
         super().__init__()
         inputs, generator = problem.x.shape[1], torch.Generator().manual_seed(seed)
         network = build("mlp", 1, inputs, 1, width=width, seed=seed)
@@ -102,11 +102,11 @@ class Model(nn.Module):
         return self.heads.task.predict(self(x))
 
 
-def fit(model: nn.Module, problem: Problem, compare: str | None, steps: int, seed: int) -> None:
+def fit(model: nn.Module, problem: ToyProblem, compare: str | None, steps: int, seed: int) -> None:
     """Train particles; unless `compare` is None with a prior, and unless it is empty with repulsion.
 
     Repulsion on unbounded outputs needs something to pull against where there is no data: the Gaussian prior on the
-    weights, whose exact weight beside a mean log-likelihood is 1/N.
+    weights, whose exact weight relative to a mean log-likelihood is 1/N.
     """
     generator = torch.Generator().manual_seed(seed)
     box = UniformBox(problem.low, problem.high)
@@ -127,8 +127,8 @@ def fit(model: nn.Module, problem: Problem, compare: str | None, steps: int, see
         optimizer.step()
 
 
-def _retrofitted(problem: Problem, about: Mapping[str, Any]) -> Any:
-    """The default recipe on a network that was trained alone."""
+def _retrofitted(problem: ToyProblem, about: Mapping[str, Any]) -> Any:
+    """Retrofit a network that was trained alone with the default recipe."""
     seed = about["seed"]
     network = build("mlp", problem.task.outputs, problem.x.shape[1], 1, width=about["width"], seed=seed)
     fit(network, problem, None, about["steps"], seed)
@@ -160,7 +160,7 @@ def _seconds(about: Mapping[str, Any]) -> float:
 )
 def toy(about: Mapping[str, Any], place: Place) -> Result:
     """Fit one method to one problem; the curves of the first seed are kept for the figure."""
-    problem, method = Problem.of(about["task"]), about["method"]
+    problem, method = ToyProblem.of(about["task"]), about["method"]
     if method == "repulse":
         model = _retrofitted(problem, about)
     else:
@@ -172,8 +172,12 @@ def toy(about: Mapping[str, Any], place: Place) -> Result:
     test = (inputs - problem.shift) / problem.scale
     near = problem.distances(test) <= NEAR
     close = model.predict(test[near])
-    far = spread(prediction)[problem.distances(grid) > FAR]
-    figures = {"std near": float(spread(close).mean()), "std far": float(far.mean()), "std least": float(far.min())}
+    far = particle_std(prediction)[problem.distances(grid) > FAR]
+    figures = {
+        "std near": float(particle_std(close).mean()),
+        "std far": float(far.mean()),
+        "std least": float(far.min()),
+    }
     if isinstance(close, ClassPrediction):
         figures["accuracy"] = 100 * metrics.accuracy(close, targets[near])
     elif isinstance(close, RegressionPrediction):
@@ -181,18 +185,18 @@ def toy(about: Mapping[str, Any], place: Place) -> Result:
     return {"figures": figures, **(_curves(problem, grid, prediction) if about["seed"] == 0 else {})}
 
 
-def spread(prediction: Prediction) -> Tensor:
-    """Standard deviation over particles of their means, or of the probability of the class they differ on most."""
+def particle_std(prediction: Prediction) -> Tensor:
+    """Compute the std over particles of their means, or of the probability of the class they differ on most."""
     if isinstance(prediction, ClassPrediction):
         return prediction.log_probs.exp().std(dim=0, correction=0).amax(dim=-1)
     return prediction.epistemic.sqrt()
 
 
-def _curves(problem: Problem, grid: Tensor, prediction: Prediction) -> dict[str, Any]:
-    """What is drawn, in the units of the data."""
+def _curves(problem: ToyProblem, grid: Tensor, prediction: Prediction) -> dict[str, Any]:
+    """Return what is drawn, in the units of the data."""
     x, shown = grid * problem.scale + problem.shift, slice(None, None, max(1, len(problem.x) // 200))
     drawn = {"points": problem.x[shown] * problem.scale + problem.shift, "targets": problem.y[shown]}
-    drawn["std"] = spread(prediction)
+    drawn["std"] = particle_std(prediction)
     if isinstance(prediction, RegressionPrediction):
         drawn |= {"x": x[:, 0], "particles": prediction.means, "mean": prediction.mean}
     else:
@@ -207,10 +211,10 @@ def _rounded(values: Any) -> Any:
 TITLES = {"sine": "regression", "two-moons": "two moons", "gaussians": "five Gaussians"}
 
 
-def plan(setting: Setting) -> Plan:
+def plan(options: RunOptions) -> Plan:
     """Every method on every problem; the data is drawn from a seed, so that nothing can be missing."""
-    tasks = ("sine", "two-moons") if setting.small else tuple(BOXES)
-    size = {"steps": 500 if setting.small else 2000, "particles": 30, "width": 128}
+    tasks = ("sine", "two-moons") if options.small else tuple(BOXES)
+    size = {"steps": 500 if options.small else 2000, "particles": 30, "width": 128}
     cells = [
         Cell(
             Job(toy, {"task": task, "method": method, "seed": seed, **size}),
@@ -218,7 +222,7 @@ def plan(setting: Setting) -> Plan:
         )
         for task in tasks
         for method in METHODS
-        for seed in range(setting.count(3, 10))
+        for seed in range(options.count(3, 10))
     ]
     notes = [
         "The paper does not give its toy data: a noisy x sin x seen on two intervals, two moons and, with the paper's "
@@ -231,7 +235,7 @@ def plan(setting: Setting) -> Plan:
 
 
 def tables(outcomes: Sequence[Outcome]) -> list[Table]:
-    """One table a problem."""
+    """Make one table per problem."""
     doubt = {
         "std near": Column("std near", 3, "", "Mean over test inputs near the data of the std over particles."),
         "std far": Column("std far", 3, "higher", "Mean over the plotted domain, far from all data."),
@@ -254,7 +258,7 @@ def tables(outcomes: Sequence[Outcome]) -> list[Table]:
 
 
 def figures(outcomes: Sequence[Outcome]) -> list[Figure]:
-    """The curves of the first seed, a panel a method."""
+    """Draw the curves of the first seed, one panel per method."""
     made = []
     for (task,), found in groups([o for o in outcomes if "points" in o.result], "task").items():
         draw, name = (_bundle, "regression") if task == "sine" else (_map, task)
@@ -286,7 +290,7 @@ def _map(outcome: Outcome) -> Heat:
     x, y = zip(*kept["points"], strict=True)
     first = [label == 0 for label in kept["targets"]]
     points = [
-        Group(
+        PointGroup(
             name,
             [v for v, own in zip(x, first, strict=True) if own == side],
             [v for v, own in zip(y, first, strict=True) if own == side],

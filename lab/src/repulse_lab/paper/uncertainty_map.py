@@ -12,12 +12,14 @@ from torch import Tensor
 from repulse.evaluation.plots import png_of
 from repulse.evaluation.table import Column, Table
 from repulse_lab.jobs.job import Job, Place, Result, work
-from repulse_lab.report.figures import Figure, Group, Heat, Points
-from repulse_lab.study import zoo
-from repulse_lab.study.cells import CODE, MAIN, fitted
-from repulse_lab.study.experiment import Cell, Experiment, Outcome, Plan, Setting, groups
-from repulse_lab.study.grid import Grid, Row, Several, down
-from repulse_lab.study.measures import Dirt
+from repulse_lab.study import presets
+from repulse_lab.study.cells import CODE, fit_method
+from repulse_lab.study.experiment import Cell, Experiment, Outcome, Plan, RunOptions, groups
+from repulse_lab.study.figures import Figure, Heat, PointGroup, Points
+from repulse_lab.study.grid import Grid, Row
+from repulse_lab.study.problems import DIRTY_MNIST
+from repulse_lab.study.tables import methods_as_rows
+from repulse_lab.study.training import Networks
 
 EXTENT = (0.0, 2.31)
 """Nats on both axes: up to log 10, beyond which the sum of both cannot be; the paper stops at 1.8 and 2."""
@@ -31,8 +33,8 @@ AXES = ("aleatoric uncertainty (nats)", "epistemic uncertainty (nats)")
 GRID = Grid(
     "dirty-mnist",
     (Row("DE"), Row("LL-E"), Row("fs-RLL-E", "8 patches"), Row("repulse", "synthetic images", "auto")),
-    cpu=Several((zoo.LENET,), 3, members=5),
-    paper=Several(zoo.PAPER_DIGITS.networks[-1:], 10, members=5),
+    cpu=Networks((presets.LENET,), 3, members=5),
+    paper=Networks(presets.PAPER_DIGITS.networks[-1:], 10, members=5),
     notes=(
         "LeNets, trained for 8 epochs, stand in for ResNet-18.",
         "The paper has no row for repulse, our default, which repels on images made of the training data.",
@@ -48,11 +50,12 @@ GRID = Grid(
 )
 def map_uncertainty(about: Mapping[str, Any], place: Place) -> Result:
     """Where each set lies on the map: means, counts in bins and, for the first seed, some points with their images."""
-    trial, _ = fitted(about, place)
-    clean = Dirt.of(place.data).clean
+    trial, _ = fit_method(about, place)
+    assert trial.images.pairs is not None
+    clean = trial.images.pairs.clean
     test, outside = trial.sets()
     samples = {"MNIST": test[:clean], "ambiguous": test[clean:]} | {
-        name: outside[name] for name in MAIN if name in outside
+        name: outside[name] for name in DIRTY_MNIST.averaged if name in outside
     }
     pictures = {"MNIST": trial.images.test[:clean], "ambiguous": trial.images.test[clean:], **trial.images.outside}
     figures: dict[str, float] = {}
@@ -70,7 +73,7 @@ def map_uncertainty(about: Mapping[str, Any], place: Place) -> Result:
 
 
 def histogram(aleatoric: Tensor, epistemic: Tensor) -> list[list[int]]:
-    """Counts in square bins, rows from bottom to top.
+    """Count in square bins, rows from bottom to top.
 
     Examples:
         >>> counts = histogram(torch.tensor([0.0, 2.3, 2.3]), torch.tensor([0.0, 0.0, 0.01]))
@@ -82,17 +85,19 @@ def histogram(aleatoric: Tensor, epistemic: Tensor) -> list[list[int]]:
 
 
 def _sample(aleatoric: Tensor, epistemic: Tensor, pictures: Tensor) -> dict[str, list[Any]]:
-    """Some points, the same ones for every method, and their images as base64 PNG."""
+    """Choose some points, the same ones for every method, and their images as base64 PNG."""
     chosen = torch.randperm(len(pictures), generator=torch.Generator().manual_seed(0))[:SAMPLED]
     x, y = ([round(value, 4) for value in of[chosen].tolist()] for of in (aleatoric, epistemic))
     images = [base64.b64encode(png_of(picture / 255)).decode() for picture in pictures[chosen]]
     return {"x": x, "y": y, "images": images}
 
 
-def plan(setting: Setting) -> Plan:
+def plan(options: RunOptions) -> Plan:
     """The cells of the grid, mapped instead of measured."""
-    planned = GRID.plan(setting)
-    missing = [one for one in planned.missing if "neither judged" not in one or one.startswith(MAIN)]
+    planned = GRID.plan(options)
+    missing = [
+        one for one in planned.missing if "neither judged" not in one or one.startswith(tuple(DIRTY_MNIST.averaged))
+    ]
     cells = [
         Cell(Job(map_uncertainty, cell.job.about, cell.job.needs, cell.job.code), cell.labels) for cell in planned.cells
     ]
@@ -101,7 +106,7 @@ def plan(setting: Setting) -> Plan:
 
 def tables(outcomes: Sequence[Outcome]) -> list[Table]:
     """Means of both kinds on every set, and how much of the sum is epistemic."""
-    names = {"MNIST": "MNIST", "ambiguous": "ambiguous", **{name: name for name in MAIN}}
+    names = {"MNIST": "MNIST", "ambiguous": "ambiguous", **{name: name for name in DIRTY_MNIST.averaged}}
     kinds = {
         "Mean aleatoric uncertainty, nats": ("aleatoric {} mean", 3),
         "Mean epistemic uncertainty, nats": ("epistemic {} mean", 3),
@@ -110,12 +115,14 @@ def tables(outcomes: Sequence[Outcome]) -> list[Table]:
     return [
         table
         for title, (key, digits) in kinds.items()
-        for table in down(outcomes, {key.format(name): Column(head, digits) for name, head in names.items()}, title)
+        for table in methods_as_rows(
+            outcomes, {key.format(name): Column(head, digits) for name, head in names.items()}, title
+        )
     ]
 
 
 def figures(outcomes: Sequence[Outcome]) -> list[Figure]:
-    """Of the first seed of each method: histograms, and points with their images."""
+    """Draw, of the first seed of each method, histograms, and points with their images."""
     first = [one for one in outcomes if one.labels["seed"] == 0 and "counts" in one.result]
     by_network = groups(first, "network").items()
     return [draw(str(network), found) for (network,), found in by_network for draw in (_histograms, _map)]
@@ -151,7 +158,7 @@ def _map(network: str, outcomes: Sequence[Outcome]) -> Figure:
         Points(
             str(one.labels["row"]),
             *AXES,
-            [Group(SETS[name], **points) for name, points in one.result["points"].items()],
+            [PointGroup(SETS[name], **points) for name, points in one.result["points"].items()],
             EXTENT,
             EXTENT,
         )

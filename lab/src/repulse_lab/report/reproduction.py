@@ -1,6 +1,6 @@
-"""`repulse report`: one page out of what experiments left behind, with everything in it and no network behind it.
+"""`repulse-lab report`: one page out of what experiments left behind, with everything in it and no network behind it.
 
-reproduction.html   the page, filled by jinja2
+reproduction.html   the body of the page, filled by jinja2; the library makes a document of it
 reproduction.css    its style
 reproduction.js     tables that sort, claims that filter, light and dark
 kinds.js            lines, points and heat maps: how each is drawn, pointed at and read
@@ -9,8 +9,6 @@ charts.js           panels, legends and pointing, alike for all kinds
 
 from __future__ import annotations
 
-import json
-import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -20,50 +18,13 @@ from typing import Any
 
 from repulse._files import write_whole
 from repulse._version import __version__
-from repulse.errors import CheckpointError, DataError, RepulseError, expected
+from repulse.errors import DataError, expected
+from repulse.evaluation.page import document
 from repulse_lab.report import views
+from repulse_lab.study.claims import VERDICTS, JudgedClaim, read_judged
 from repulse_lab.study.output import FILE, Findings, read
 
-FORMAT = 1
-VERDICTS = ("confirmed", "contradicted", "undecided", "not testable here")
-
-
-@dataclass(frozen=True)
-class Claim:
-    """Something the paper says, and what came out.
-
-    Attributes:
-        id: short name.
-        text: the claim.
-        source: where the paper makes it.
-        verdict: one of `VERDICTS`.
-        evidence: a sentence or two, with numbers.
-        effect: how large it is, if it is a number.
-        unit: of the effect.
-        interval: in which the effect lies, as far as seeds tell.
-        confidence: how sure that is, in a sentence.
-        experiments: names of those that tested it.
-    """
-
-    id: str
-    text: str
-    source: str
-    verdict: str
-    evidence: str = ""
-    effect: float | None = None
-    unit: str = ""
-    interval: Sequence[float] | None = None
-    confidence: str = ""
-    experiments: Sequence[str] = ()
-
-    def __post_init__(self) -> None:
-        if self.verdict not in VERDICTS:
-            known = ", ".join(map(repr, VERDICTS))
-            raise CheckpointError(expected(f"the verdict of claim {self.id!r}", f"one of {known}", repr(self.verdict)))
-        edges = (0.0, 0.0) if self.interval is None else self.interval
-        if len(edges) != 2 or not all(map(math.isfinite, (self.effect or 0.0, *edges))):
-            wanted = "finite numbers, one and two"
-            raise CheckpointError(expected(f"effect and interval of claim {self.id!r}", wanted, (self.effect, edges)))
+TITLE = "Reproducing the paper"
 
 
 @dataclass(frozen=True)
@@ -71,22 +32,22 @@ class Summary:
     """All findings of a folder, and what can be said of all together."""
 
     findings: Sequence[Findings]
-    claims: Sequence[Claim] = ()
+    claims: Sequence[JudgedClaim] = ()
 
     @property
     def counts(self) -> dict[str, int]:
-        """How many claims have each verdict that occurs."""
+        """Return how many claims have each verdict that occurs."""
         found = Counter(claim.verdict for claim in self.claims)
         return {verdict: found[verdict] for verdict in VERDICTS if found[verdict]}
 
     @property
     def compared(self) -> int:
-        """How many numbers stand beside one of the paper."""
+        """Return how many numbers can be compared with one of the paper."""
         return sum(len(table.printed) for findings in self.findings for table in findings.tables)
 
     @property
     def facts(self) -> dict[str, str]:
-        """What was run."""
+        """Return what was run, as pairs of words."""
         every = [outcome for findings in self.findings for outcome in findings.outcomes]
         dates = sorted({findings.date for findings in self.findings})
         facts = {
@@ -94,18 +55,18 @@ class Summary:
             "Experiments": str(len(self.findings)),
             "Cells run": str(len({outcome.key for outcome in every})),
             "Seeds, at most": str(len({outcome.labels.get("seed") for outcome in every} - {None}) or 1),
-            "Beside the paper’s": f"{self.compared} numbers",
+            "Compared with the paper": f"{self.compared} numbers",
             "Date": dates[0] if len(dates) == 1 else f"{dates[0]} to {dates[-1]}",
         }
-        return {name: fact for name, fact in facts.items() if self.compared or name != "Beside the paper’s"}
+        return {name: fact for name, fact in facts.items() if self.compared or name != "Compared with the paper"}
 
     @property
     def names(self) -> set[str]:
-        """Of the experiments."""
+        """Return the names of the experiments."""
         return {findings.name for findings in self.findings}
 
-    def tested_by(self, findings: Findings) -> list[Claim]:
-        """The claims that an experiment tested."""
+    def tested_by(self, findings: Findings) -> list[JudgedClaim]:
+        """Return the claims that an experiment tested."""
         return [claim for claim in self.claims if findings.name in claim.experiments]
 
 
@@ -122,26 +83,11 @@ def write_report(folder: Path, out: Path | None = None) -> Path:
         got = f"none; perhaps {deeper[0]} is meant" if deeper else "none"
         raise DataError(expected(f"the folder {folder}", f"one that holds results, as NAME/{FILE}", got))
     findings = sorted((read(path) for path in found), key=_order)
-    return write_whole(out or folder / "report.html", render(Summary(findings, read_claims(folder / "claims.json"))))
-
-
-def read_claims(path: Path) -> list[Claim]:
-    """The claims in a file; none if there is no such file."""
-    if not path.exists():
-        return []
-    try:
-        kept = json.loads(path.read_text(encoding="utf-8"))
-        if kept["format"] != FORMAT:
-            raise CheckpointError(expected(f"the file {path}", f"of format {FORMAT}", "another; write it again"))
-        return [Claim(**claim) for claim in kept["claims"]]
-    except RepulseError:
-        raise
-    except (OSError, ValueError, KeyError, TypeError) as reason:
-        raise CheckpointError(expected(f"the file {path}", "a list of claims", str(reason))) from reason
+    return write_whole(out or folder / "report.html", render(Summary(findings, read_judged(folder))))
 
 
 def render(summary: Summary) -> str:
-    """The page as one string."""
+    """Return the page as one string."""
     from jinja2 import Environment, PackageLoader
     from markupsafe import Markup
 
@@ -156,14 +102,17 @@ def render(summary: Summary) -> str:
     pages.filters["written"] = views.written
     pages.filters["drawn"] = lambda figure: Markup(views.drawn(figure))
 
-    def inline(name: str) -> Markup:
-        return Markup((Path(__file__).parent / name).read_text(encoding="utf-8"))
+    body = pages.get_template("reproduction.html").render(summary=summary, version=__version__, title=TITLE).lstrip()
+    script = "".join(map(_resource, ("kinds.js", "charts.js", "reproduction.js")))
+    return document(TITLE, _resource("reproduction.css"), body, script)
 
-    return pages.get_template("reproduction.html").render(summary=summary, inline=inline, version=__version__).lstrip()
+
+def _resource(name: str) -> str:
+    return Path(__file__).with_name(name).read_text(encoding="utf-8")
 
 
-def spans(claim: Claim, claims: Iterable[Claim]) -> dict[str, float]:
-    """Where zero, the effect and its interval are drawn, in per cent; claims of one unit share a scale."""
+def spans(claim: JudgedClaim, claims: Iterable[JudgedClaim]) -> dict[str, float]:
+    """Return where zero, the effect and its interval are drawn, in per cent; claims of one unit share a scale."""
     alike = [other for other in claims if other.unit == claim.unit]
     values = [value for other in alike for value in (other.effect, *(other.interval or ())) if value is not None]
     least, most = min(0.0, *values), max(0.0, *values)
@@ -173,7 +122,7 @@ def spans(claim: Claim, claims: Iterable[Claim]) -> dict[str, float]:
 
 
 def _order(findings: Findings) -> tuple[int, bool, list[Any], str]:
-    """The paper, its appendix (as in "Table B.2"), what is beyond it; in each tables first, and numbers as numbers."""
+    """Order the paper, its appendix (as in "Table B.2"), what is beyond it; tables first, numbers as numbers."""
     source = findings.source
     part = 2 if "beyond" in source.lower() else 1 if re.search(r"\b[A-Z]\.?\d", source) else 0
     words = [(word.isdigit(), int(word) if word.isdigit() else word) for word in re.split(r"(\d+)", source)]

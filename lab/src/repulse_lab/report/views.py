@@ -12,14 +12,14 @@ from typing import Any
 
 from repulse.evaluation.compare import ORACLE
 from repulse.evaluation.table import Table
-from repulse_lab.report.figures import MANY, Figure, Line, Lines, Points
+from repulse_lab.study.figures import BUNDLE, Figure, Line, Lines, Points
 
-MOST_ROWS = 40
-"""So many rows of numbers are written below a figure; experiment.json has all."""
+MAX_ROWS = 40
+"""Maximum number of rows of numbers below a figure; experiment.json has all."""
 
 
 @dataclass(frozen=True)
-class Cell:
+class TableCell:
     """A number of a table, ready to be shown.
 
     Attributes:
@@ -55,8 +55,8 @@ class Numbers:
     note: str = ""
 
 
-def cells(table: Table) -> list[list[Cell]]:
-    """Every cell of a table."""
+def cells(table: Table) -> list[list[TableCell]]:
+    """Return every cell of a table."""
     widest: dict[int, float] = {}
     for (row, column), printed in table.printed.items():
         gap, axis = abs(table.mean(row, column) - printed), row if table.across else column
@@ -67,12 +67,12 @@ def cells(table: Table) -> list[list[Cell]]:
     ]
 
 
-def _cell(table: Table, row: int, column: int, widest: float) -> Cell:
+def _cell(table: Table, row: int, column: int, widest: float) -> TableCell:
     spec, mean, printed = table.columns[column], table.mean(row, column), table.printed.get((row, column))
     shown: dict[str, Any] = {} if printed is None else {"printed": f"{printed:.{spec.digits}f}".replace("-", "−")}
     value, _, spread = table.cell(row, column).removesuffix(" †").replace("-", "−").partition(" ± ")
     if value == "–":
-        return Cell(value, **shown)
+        return TableCell(value, **shown)
     if printed is not None:
         gap = round(mean - printed, spec.digits)
         gain = {"higher": gap, "lower": -gap, "": 0.0}[spec.better]
@@ -80,11 +80,11 @@ def _cell(table: Table, row: int, column: int, widest: float) -> Cell:
         shown["tone"] = "plain" if not spec.better else "same" if gap == 0 else "better" if gain > 0 else "worse"
         # twenty steps of the last digit are a strong colour, and less is not, even if it is the largest gap around
         shown["strength"] = min(1.0, round(abs(gap) / max(widest, 20 * 10**-spec.digits), 2))
-    return Cell(value, spread, (row, column) in table.marks, table.place(row, column), mean, **shown)
+    return TableCell(value, spread, (row, column) in table.marks, table.place(row, column), mean, **shown)
 
 
 def footnotes(table: Table) -> list[str]:
-    """What is said below a table."""
+    """Return what is said below a table."""
     seeds = max((len(seeds) for _, seeds in table.rows), default=0)
     notes = [table.footnote] if table.footnote else []
     notes += [ORACLE] if table.marks and "†" not in table.footnote else []
@@ -92,7 +92,7 @@ def footnotes(table: Table) -> list[str]:
 
 
 def drawn(figure: Figure) -> str:
-    """What the script needs to draw a figure, as JSON that cannot end the script element it is in."""
+    """Return what the script needs to draw a figure, as JSON that cannot end the script element it is in."""
     panels = figure.to_json()["panels"]
     for panel, source in zip(panels, figure.panels, strict=True):
         if isinstance(source, Lines):
@@ -104,15 +104,15 @@ def drawn(figure: Figure) -> str:
 
 
 def bundle(panel: Lines) -> list[Line]:
-    """Lines that are too many to tell apart: those without a name, or all."""
+    """Return lines that are too many to tell apart: those without a name, or all."""
     curves = [line for line in panel.lines if not line.dots]
-    if len(curves) <= MANY:
+    if len(curves) <= BUNDLE:
         return []
     return [line for line in curves if not line.name] or curves
 
 
 def numbers(figure: Figure) -> list[Numbers]:
-    """The lines of a figure as tables, and its points as counts and medians."""
+    """Return the lines of a figure as tables, and its points as counts and medians."""
     found = []
     for panel in figure.panels:
         if isinstance(panel, Lines):
@@ -128,7 +128,7 @@ def _of_lines(panel: Lines) -> Numbers:
     known = set(map(id, bundled))
     columns = {line.name or panel.y: _by_x(line) for line in panel.lines if id(line) not in known}
     every = sorted({x for line in panel.lines for x in line.x if math.isfinite(x)})
-    step = max(1, -(-len(every) // MOST_ROWS))
+    step = max(1, -(-len(every) // MAX_ROWS))
     if bundled:
         at: dict[float, list[float]] = {}
         for line in bundled:
@@ -153,7 +153,7 @@ def _median(values: Sequence[float]) -> float | None:
 
 
 def anchor(name: str) -> str:
-    """A name as part of an address within the page.
+    """Return a name as part of an address within the page.
 
     Examples:
         >>> anchor("Table 1: <CIFAR-10>")
@@ -163,7 +163,7 @@ def anchor(name: str) -> str:
 
 
 def signed(value: float, digits: int = 2) -> str:
-    """A number with its sign, and none if it is zero.
+    """Return a number with its sign, and none if it is zero.
 
     Examples:
         >>> [signed(value, 1) for value in (1.25, -0.3, -0.01, -12345.6)]
@@ -176,12 +176,12 @@ def signed(value: float, digits: int = 2) -> str:
 
 
 def written(value: float | None) -> str:
-    """A number in four digits, or a dash."""
+    """Return a number in four digits, or a dash."""
     return "–" if value is None or not math.isfinite(value) else f"{value:.4g}".replace("-", "−")
 
 
 def duration(minutes: float) -> str:
-    """Minutes as people say them.
+    """Return minutes as people say them.
 
     Examples:
         >>> [duration(value) for value in (0.2, 12.6, 130)]
@@ -194,7 +194,7 @@ def duration(minutes: float) -> str:
 
 
 def _rounded(data: Any) -> Any:
-    """Five digits are more than a screen shows."""
+    """Round to five digits, which are more than a screen shows."""
     if isinstance(data, float):
         return float(f"{data:.5g}")
     if isinstance(data, dict):

@@ -1,1 +1,1 @@
-"""What everything costs, as ratios: `repulse bench`. One group of measurements a file; `run.py` knows them all."""
+"""What everything costs, as ratios: `repulse-lab bench`. One benchmark per file; `run.py` knows them all."""

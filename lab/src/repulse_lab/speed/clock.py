@@ -28,12 +28,12 @@ class Times:
     rounds: Mapping[str, list[float]]
 
     def median(self, name: str) -> float:
-        """Seconds of one call."""
+        """Return the seconds of one call, the median over rounds."""
         return statistics.median(self.rounds[name])
 
-    def ratios(self, thing: str, beside: str, factor: float = 1.0) -> list[float]:
-        """`thing / (factor * beside)` of every round."""
-        return [a / (factor * b) for a, b in zip(self.rounds[thing], self.rounds[beside], strict=True)]
+    def ratios(self, thing: str, baseline: str, factor: float = 1.0) -> list[float]:
+        """Return `thing / (factor * baseline)` of every round."""
+        return [a / (factor * b) for a, b in zip(self.rounds[thing], self.rounds[baseline], strict=True)]
 
 
 @dataclass(frozen=True)
@@ -43,8 +43,8 @@ class Clock:
     Attributes:
         now: what counts: processor seconds of this process, which others cannot take from it, by default. Runs on
             several threads, which wait for each other, need the time on the wall.
-        rounds: at least so many.
-        seconds: go on for so long, on the wall.
+        rounds: minimum number of rounds.
+        seconds: minimum time of all rounds together, on the wall.
         slot: seconds for which a run is repeated before the next one has its turn.
         wall: what the time on the wall is.
     """
@@ -69,7 +69,7 @@ class Clock:
         return Times(times)
 
     def _count(self, run: Run) -> int:
-        """Calls that fill a slot; the first call may import and allocate, and tells little of a short run."""
+        """Count the calls that fill a slot; the first call may import and allocate, and tells little of a short run."""
         if self._time(run, 1) > 50 * self.slot:
             return 1
         return max(1, min(1000, math.ceil(self.slot / self._time(run, 1))))
@@ -85,7 +85,7 @@ class Clock:
 
 @contextmanager
 def threads(count: int | None) -> Iterator[int]:
-    """Torch with so many threads inside (None for as many as it has), and as many as before afterwards."""
+    """Use this number of torch threads inside (None for as many as there are), and restore it afterwards."""
     before = torch.get_num_threads()
     torch.set_num_threads(count or before)
     try:
@@ -96,7 +96,7 @@ def threads(count: int | None) -> Iterator[int]:
 
 @contextmanager
 def _no_collection() -> Iterator[None]:
-    """Garbage is collected before, not in the middle of somebody's turn."""
+    """Collect garbage before, not in the middle of somebody's turn."""
     enabled = gc.isenabled()
     gc.collect()
     gc.disable()

@@ -1,4 +1,4 @@
-"""Features of a data set, computed and kept, beside nothing but the network's passes over the same batches.
+"""Features of a data set, computed and kept, relative to nothing but the network's passes over the same batches.
 
 Networks may be brought into the memory layout in which they are fastest, so the bare passes are in that one too.
 """
@@ -17,9 +17,9 @@ from torch import Tensor, nn
 
 from repulse.backbone import Backbone, compute_features, split
 from repulse_lab.networks import build
-from repulse_lab.speed.children import ChildError, start
+from repulse_lab.speed.measurement import Benchmark, BenchSetting, Curve, Measurement, Ratio, quartiles
 from repulse_lab.speed.predict import images
-from repulse_lab.speed.record import Curve, Group, Ratio, Row, Setting, quartiles
+from repulse_lab.speed.processes import ProcessError, start
 
 BATCHES, SIZE = 96, 128
 """Enough of them that what is done once, such as the choice of a layout, weighs little more than it does in life."""
@@ -34,7 +34,7 @@ def ratios(quick: bool) -> list[Ratio]:
     return [*kept, folder, Ratio("features by two processes", "by one, a thread each", size)]
 
 
-def measure(setting: Setting) -> Iterator[Row | Curve]:
+def measure(setting: BenchSetting) -> Iterator[Measurement | Curve]:
     network, x = build("resnet20").eval(), images(SIZE)
     targets = torch.arange(SIZE) % 10
     batches = [(x + i, targets) for i in range(BATCHES // 24 if setting.quick else BATCHES)]
@@ -50,28 +50,28 @@ def measure(setting: Setting) -> Iterator[Row | Curve]:
             backbone = split(network, x[:4], layers=layers)
             runs = {"bare": partial(passes, same, prepared), "ours": partial(extract, backbone, batches, folders)}
             times = clock.alternate(runs)
-            yield Row.of(about, times.ratios("ours", "bare"), times.median("ours"), note=note)
+            yield Measurement.of(about, times.ratios("ours", "bare"), times.median("ours"), note=note)
         backbone = split(network, x[:4], layers="last")
         runs = {"memory": partial(extract, backbone, batches), "folder": partial(extract, backbone, batches, folders)}
         times = clock.alternate(runs)
-        yield Row.of(folder, times.ratios("folder", "memory"), times.median("folder"))
+        yield Measurement.of(folder, times.ratios("folder", "memory"), times.median("folder"))
     try:
         pairs = [[seconds_of(count, len(batches)) for count in (2, 1)] for _ in range(1 if setting.quick else 5)]
         two = quartiles([two for two, _ in pairs])[1]
-        yield Row.of(together, [two / one for two, one in pairs], two)
-    except ChildError as reason:
-        yield Row.missing(together, str(reason))
+        yield Measurement.of(together, [two / one for two, one in pairs], two)
+    except ProcessError as reason:
+        yield Measurement.missing(together, str(reason))
 
 
 def seconds_of(processes: int, batches: int) -> float:
-    """Of the features of so many batches, by processes that `torchrun` starts."""
+    """Measure the seconds for the features of some batches, by processes that `torchrun` starts."""
     several = "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes), "-m"
     sizes = str(batches * SIZE), "0", "0"
-    return int(start("-m", *several, "repulse_lab.speed.child", "extract", *sizes, OMP_NUM_THREADS="1")) / 1e6
+    return int(start("-m", *several, "repulse_lab.speed.measured", "extract", *sizes, OMP_NUM_THREADS="1")) / 1e6
 
 
-def fastest_layout(x: Tensor, setting: Setting) -> torch.memory_format:
-    """The memory layout in which the bare network takes least time."""
+def fastest_layout(x: Tensor, setting: BenchSetting) -> torch.memory_format:
+    """Find the memory layout in which the bare network takes least time."""
     runs = {}
     for layout in (torch.contiguous_format, torch.channels_last):
         network = build("resnet20").eval().to(memory_format=layout)  # pyright: ignore[reportCallIssue]
@@ -92,4 +92,6 @@ def extract(backbone: Backbone, batches: list[tuple[Tensor, Tensor]], folders: I
     compute_features(backbone, batches, None, cache=None if folders is None else next(folders), progress=False)
 
 
-GROUP = Group("features", "features computed and kept beside the bare passes of the network", ratios, measure)
+BENCHMARK = Benchmark(
+    "features", "features computed and kept relative to the bare passes of the network", ratios, measure
+)

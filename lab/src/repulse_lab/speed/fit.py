@@ -1,11 +1,10 @@
-"""A whole fit beside that of laplace-torch on the same features, and beside an epoch of training the network."""
+"""A whole fit relative to that of laplace-torch on the same features, and to an epoch of training the network."""
 
 from __future__ import annotations
 
 import math
 import warnings
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -17,16 +16,23 @@ from repulse.particles.fit import fit_heads
 from repulse.particles.heads import Heads
 from repulse.recipe import FS_RLL_E, Recipe
 from repulse.repulsion import SyntheticImages
-from repulse_lab.data import load
 from repulse_lab.data.images import normalise
 from repulse_lab.networks import build
-from repulse_lab.networks.resnet_cifar import MEAN, STD, load_published
 from repulse_lab.networks.train import Schedule, train
 from repulse_lab.speed.clock import Run
-from repulse_lab.speed.record import Curve, Group, Ratio, Row, Setting
-from repulse_lab.speed.rivals import NEEDS, Problem, collated, fit_laplace, has_laplace, sliced, synthetic
+from repulse_lab.speed.laplace_torch import (
+    NEEDS_LAPLACE,
+    FeatureProblem,
+    collated,
+    fit_laplace,
+    has_laplace,
+    sliced,
+    synthetic,
+)
+from repulse_lab.speed.measurement import Benchmark, BenchSetting, Curve, Measurement, Ratio
+from repulse_lab.study.problems import CIFAR10
 
-WEIGHTS = Path("weights", "resnet20-12fca82f.th")
+RESNET20 = CIFAR10.published["resnet20"]
 BATCH = 128
 STEPS = 16
 """Of training, from which an epoch is reckoned."""
@@ -49,7 +55,7 @@ def ratios(quick: bool) -> list[Ratio]:
     return found if quick else [*found, Ratio(THING, RIVAL, large)]
 
 
-def measure(setting: Setting) -> Iterator[Row | Curve]:
+def measure(setting: BenchSetting) -> Iterator[Measurement | Curve]:
     wanted = ratios(setting.quick)
     samples = 5_000 if setting.quick else 50_000
     problem, note = features_of(setting, samples)
@@ -59,32 +65,32 @@ def measure(setting: Setting) -> Iterator[Row | Curve]:
     cost = times.median("fit")
     for about, ours, rival in zip(wanted, ("fit", "short", "fit"), ("sliced", "sliced", "collated"), strict=False):
         if rival in times.rounds:
-            yield Row.of(about, times.ratios(ours, rival), times.median(ours), note=note)
+            yield Measurement.of(about, times.ratios(ours, rival), times.median(ours), note=note)
         else:
-            yield Row.missing(about, NEEDS)
+            yield Measurement.missing(about, NEEDS_LAPLACE)
     epoch = math.ceil(samples / BATCH) / steps
     reckoned = f"{note}; the epoch is reckoned from {steps} step{'s' if steps > 1 else ''}"
-    yield Row.of(wanted[3], times.ratios("fit", "epoch", epoch), cost, note=reckoned)
+    yield Measurement.of(wanted[3], times.ratios("fit", "epoch", epoch), cost, note=reckoned)
     reached = " against ".join(f"{objective(problem, recipe):.4f}" for recipe in (SHORT, LONG))
     so_far = f"{note}; objective {reached}; of the default fit {objective(problem, FS_RLL_E):.4f}"
-    yield Row.of(wanted[4], times.ratios("short", "long"), times.median("short"), note=so_far)
+    yield Measurement.of(wanted[4], times.ratios("short", "long"), times.median("short"), note=so_far)
     for about in wanted[5:]:
-        yield _large(setting, about, samples) if has_laplace() else Row.missing(about, NEEDS)
+        yield _large(setting, about, samples) if has_laplace() else Measurement.missing(about, NEEDS_LAPLACE)
 
 
-def _large(setting: Setting, about: Ratio, samples: int) -> Row:
+def _large(setting: BenchSetting, about: Ratio, samples: int) -> Measurement:
     problem = synthetic(samples, 512)
     times = setting.clock(rounds=5).alternate({"fit": fit(problem), "sliced": rivals(problem)["sliced"]})
-    return Row.of(about, times.ratios("fit", "sliced"), times.median("fit"), note="synthetic features")
+    return Measurement.of(about, times.ratios("fit", "sliced"), times.median("fit"), note="synthetic features")
 
 
-def features_of(setting: Setting, samples: int) -> tuple[Problem, str]:
-    """CIFAR-10 by the published ResNet-20 if both are there, computed once and kept; synthetic features if not."""
+def features_of(setting: BenchSetting, samples: int) -> tuple[FeatureProblem, str]:
+    """Compute features of CIFAR-10 by the published ResNet-20 once and keep them; else synthetic ones."""
     if setting.data is None or setting.quick:
         return synthetic(samples, 64), "synthetic features"
     try:
-        images, targets = load("cifar10", "train", setting.data, progress=setting.progress).labelled
-        network = load_published(setting.data / WEIGHTS)
+        images, targets = CIFAR10.training_set(setting.data, setting.progress)
+        network = RESNET20.load(RESNET20.path(setting.data))
     except (DataError, FileNotFoundError):
         return synthetic(samples, 64), "synthetic features, for want of CIFAR-10 and the weights of ResNet-20"
     batches = Batches(images, targets)
@@ -94,7 +100,7 @@ def features_of(setting: Setting, samples: int) -> tuple[Problem, str]:
     assert found.repulsion is not None
     weight, bias = (part.detach() for part in backbone.weights)
     train, away = found.train.clone(), found.repulsion.clone()  # in memory, where laplace-torch has them too
-    return Problem(train, found.targets.clone(), away, weight, bias), "CIFAR-10 by ResNet-20"
+    return FeatureProblem(train, found.targets.clone(), away, weight, bias), "CIFAR-10 by ResNet-20"
 
 
 class Batches:
@@ -108,11 +114,11 @@ class Batches:
 
     def __iter__(self) -> Iterator[Any]:
         for part, target in zip(self.images, self.targets, strict=True):
-            yield normalise(part, MEAN, STD).contiguous(memory_format=torch.channels_last), target
+            yield normalise(part, CIFAR10.mean, CIFAR10.std).contiguous(memory_format=torch.channels_last), target
 
 
-def fit(problem: Problem, recipe: Recipe = FS_RLL_E) -> Callable[[], Heads]:
-    """The fit as users call it."""
+def fit(problem: FeatureProblem, recipe: Recipe = FS_RLL_E) -> Callable[[], Heads]:
+    """Return the fit as users call it."""
 
     def run() -> Heads:
         with warnings.catch_warnings():
@@ -122,14 +128,14 @@ def fit(problem: Problem, recipe: Recipe = FS_RLL_E) -> Callable[[], Heads]:
     return run
 
 
-def objective(problem: Problem, recipe: Recipe) -> float:
-    """What a fit minimises but for the prior, a head, over its last epoch."""
+def objective(problem: FeatureProblem, recipe: Recipe) -> float:
+    """Return what a fit minimises per head, without the prior, over its last epoch."""
     last = fit(problem, recipe)().history[-1]
     return last.nll + recipe.strength_for(len(problem.weight)) * (last.repulsion or 0.0)
 
 
-def rivals(problem: Problem) -> dict[str, Run]:
-    """laplace-torch on the same features, if it is there."""
+def rivals(problem: FeatureProblem) -> dict[str, Run]:
+    """Return fits by laplace-torch on the same features, if it is installed."""
     if not has_laplace():
         return {}
     loaders = {"sliced": sliced(problem), "collated": collated(problem)}
@@ -137,14 +143,18 @@ def rivals(problem: Problem) -> dict[str, Run]:
 
 
 def training(steps: int) -> Run:
-    """Some steps of training a ResNet-20; what the images show does not matter."""
+    """Return some steps of training a ResNet-20; what the images show does not matter."""
     generator = torch.Generator().manual_seed(0)
     images = torch.randint(256, (steps * BATCH, 3, 32, 32), dtype=torch.uint8, generator=generator)
     targets = torch.randint(10, (len(images),), generator=generator)
     network, schedule = build("resnet20"), Schedule(epochs=1, lr=0.01, batch_size=BATCH, crop=4, flip=True)
-    return lambda: train(network, images, targets, schedule, mean=MEAN, std=STD, progress=False)
+    return lambda: train(network, images, targets, schedule, mean=CIFAR10.mean, std=CIFAR10.std, progress=False)
 
 
-GROUP = Group(
-    "fit", "a whole fit beside laplace-torch's and beside an epoch of the network's own", ratios, measure, threads=1
+BENCHMARK = Benchmark(
+    "fit",
+    "a whole fit relative to laplace-torch's and to an epoch of the network's own",
+    ratios,
+    measure,
+    threads=1,
 )

@@ -1,4 +1,4 @@
-"""Peak memory of fresh processes: against the number of samples and of classes, and beside laplace-torch.
+"""Peak memory of fresh processes: against the number of samples and of classes, and relative to laplace-torch.
 
 A process that only imports is subtracted, except where one fit is compared with a larger one, which is about all of it.
 """
@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from repulse_lab.speed.children import ChildError, start
-from repulse_lab.speed.record import Curve, Group, Ratio, Row, Setting, quartiles
-from repulse_lab.speed.rivals import NEEDS, has_laplace
+from repulse_lab.speed.laplace_torch import NEEDS_LAPLACE, has_laplace
+from repulse_lab.speed.measurement import Benchmark, BenchSetting, Curve, Measurement, Ratio, quartiles
+from repulse_lab.speed.processes import ProcessError, start
 
 MEGABYTE = 2**20
 OURS, THEIRS = "fs-RLL-E", "laplace-torch"
@@ -69,38 +69,38 @@ class Peaks:
     def beyond(self, kind: str, samples: int, d: int, classes: int, mapped: bool = False) -> float | None:
         imports = "import laplace" if kind == "laplace" else "import"
         if kind == "laplace" and not has_laplace():
-            self.reasons[kind] = NEEDS
+            self.reasons[kind] = NEEDS_LAPLACE
             return None
         try:
             whole, base = self.known(kind, samples, d, classes, mapped), self.known(imports, 0, 0, 0)
             return max(whole - base, 0.1)
-        except ChildError as reason:
+        except ProcessError as reason:
             self.reasons[kind] = f"{THEIRS if kind == 'laplace' else OURS}: {reason}"
             return None
 
-    def row(self, about: Ratio, ours: float | None, theirs: float | None) -> Row:
-        """What fits took over what others did, or why that is not known."""
+    def row(self, about: Ratio, ours: float | None, theirs: float | None) -> Measurement:
+        """Return what fits took relative to what others did, or why that is not known."""
         if ours is None or theirs is None:
-            return Row.missing(about, self.reasons["fit" if ours is None else "laplace"])
-        return Row.of(about, [ours / theirs], ours, "MB")
+            return Measurement.missing(about, self.reasons["fit" if ours is None else "laplace"])
+        return Measurement.of(about, [ours / theirs], ours, "MB")
 
     def known(self, kind: str, samples: int, d: int, classes: int, mapped: bool = False) -> float:
-        """All megabytes of a process like this, which is started unless there was one."""
+        """Return all megabytes of a process like this, which is started unless there was one."""
         key = kind, samples, d, classes, mapped
         return self.seen[key] if key in self.seen else self.fresh(*key)
 
     def fresh(self, kind: str, samples: int, d: int, classes: int, mapped: bool = False) -> float:
-        """All megabytes of a new process."""
+        """Measure all megabytes of a new process."""
         with tempfile.TemporaryDirectory(dir=self.scratch) as folder:
             most = self.peak(kind, samples, d, classes, *([folder] if mapped else []))
         self.seen[kind, samples, d, classes, mapped] = most
         return most
 
 
-def measure(setting: Setting) -> Iterator[Row | Curve]:
+def measure(setting: BenchSetting) -> Iterator[Measurement | Curve]:
     sizes = QUICK if setting.quick else Sizes()
     setting.out.mkdir(parents=True, exist_ok=True)
-    peaks = Peaks(setting.out, peak_of)  # beside the results: a folder in memory would count as memory
+    peaks = Peaks(setting.out, peak_of)  # next to the results: a folder in memory would count as memory
     goal, beyond, folder, rival, *many = ratios(setting.quick)
     n, d = sizes.samples, sizes.features
 
@@ -109,9 +109,9 @@ def measure(setting: Setting) -> Iterator[Row | Curve]:
         base = peaks.known("import", 0, 0, 0)
         for about, less in ((goal, 0.0), (beyond, base)):
             found = [(large - less) / max(small - less, 0.1) for large, small in pairs]
-            yield Row.of(about, found, quartiles([large - less for large, _ in pairs])[1], "MB")
-    except ChildError as reason:
-        yield from (Row.missing(about, f"{OURS}: {reason}") for about in (goal, beyond))
+            yield Measurement.of(about, found, quartiles([large - less for large, _ in pairs])[1], "MB")
+    except ProcessError as reason:
+        yield from (Measurement.missing(about, f"{OURS}: {reason}") for about in (goal, beyond))
 
     several = sorted({n, *sizes.more})
     lines: dict[str, dict[int, float | None]] = {
@@ -140,8 +140,10 @@ def _curves(panel: str, lines: dict[str, dict[int, float | None]]) -> Iterator[C
 
 
 def peak_of(kind: str, *sizes: int | str) -> float:
-    """Megabytes of a process; see `repulse_lab.speed.child`. One thread, for each takes room of its own."""
-    return int(start("-m", "repulse_lab.speed.child", kind, *map(str, sizes), OMP_NUM_THREADS="1")) / MEGABYTE
+    """Measure the megabytes of a process; see `repulse_lab.speed.measured`. One thread, for each takes memory."""
+    return int(start("-m", "repulse_lab.speed.measured", kind, *map(str, sizes), OMP_NUM_THREADS="1")) / MEGABYTE
 
 
-GROUP = Group("memory", "peak memory against samples and classes, beside laplace-torch", ratios, measure, curves=5)
+BENCHMARK = Benchmark(
+    "memory", "peak memory against samples and classes, relative to laplace-torch", ratios, measure, curves=5
+)

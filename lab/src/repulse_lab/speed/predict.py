@@ -1,4 +1,4 @@
-"""Prediction with uncertainty beside the bare network, laplace-torch and a deep ensemble.
+"""Prediction with uncertainty relative to the bare network, laplace-torch and a deep ensemble.
 
 A prediction is only done when its probabilities and both uncertainties have been read.
 """
@@ -19,8 +19,8 @@ from repulse.prediction import Prediction
 from repulse.recipe import FS_RLL_E, Recipe
 from repulse_lab.networks import build
 from repulse_lab.speed.clock import Run
-from repulse_lab.speed.record import Curve, Group, Ratio, Row, Setting
-from repulse_lab.speed.rivals import NEEDS, fit_laplace, has_laplace, predict_laplace, sliced, synthetic
+from repulse_lab.speed.laplace_torch import NEEDS_LAPLACE, fit_laplace, has_laplace, predict_laplace, sliced, synthetic
+from repulse_lab.speed.measurement import Benchmark, BenchSetting, Curve, Measurement, Ratio
 
 RECIPES = {"fs-RLL-E": FS_RLL_E, "default recipe": Recipe()}
 NETWORKS = {"resnet20": ("ResNet-20", 128, 1.02), "resnet18": ("ResNet-18", 32, 1.01)}
@@ -40,7 +40,7 @@ def ratios(quick: bool) -> list[Ratio]:
     ]
 
 
-def measure(setting: Setting) -> Iterator[Row | Curve]:
+def measure(setting: BenchSetting) -> Iterator[Measurement | Curve]:
     *through, features, five = ratios(setting.quick)
     wanted = iter(through)
     clock = setting.clock(now=time.perf_counter, seconds=30.0)  # a hundredth is to be seen
@@ -48,25 +48,25 @@ def measure(setting: Setting) -> Iterator[Row | Curve]:
         network, x = build(name).eval(), images(batch // 8 if setting.quick else batch)
         for recipe in RECIPES.values():  # in pairs: of three, the one in the middle would never follow itself
             times = clock.alternate({"bare": bare(network, x), "ours": predicting(network, x, recipe)})
-            yield Row.of(next(wanted), times.ratios("ours", "bare"), times.median("ours"))
+            yield Measurement.of(next(wanted), times.ratios("ours", "bare"), times.median("ours"))
     yield _from_features(setting, features)
     members, x = [build("resnet20", seed=seed).eval() for seed in range(5)], images(16 if setting.quick else 128)
     together = [bare(member, x) for member in members]
     runs = {"five": lambda: [run() for run in together], "ours": predicting(members[0], x, Recipe())}
     times = clock.alternate(runs)
-    yield Row.of(five, times.ratios("ours", "five"), times.median("ours"))
+    yield Measurement.of(five, times.ratios("ours", "five"), times.median("ours"))
 
 
-def _from_features(setting: Setting, about: Ratio) -> Row:
+def _from_features(setting: BenchSetting, about: Ratio) -> Measurement:
     if not has_laplace():
-        return Row.missing(about, NEEDS)
+        return Measurement.missing(about, NEEDS_LAPLACE)
     problem = synthetic(2_000, 64)
     posterior = fit_laplace(problem, sliced(problem))
     x = synthetic(1_000 if setting.quick else 10_000, 64).train
     heads = Heads(10, 64, Classification(10), generator=torch.Generator().manual_seed(0))
     runs = {"theirs": lambda: predict_laplace(posterior, x), "ours": lambda: read(heads.predict(x))}
     times = setting.clock(now=time.perf_counter).alternate(runs)
-    return Row.of(about, times.ratios("ours", "theirs"), times.median("ours"))
+    return Measurement.of(about, times.ratios("ours", "theirs"), times.median("ours"))
 
 
 def images(batch: int) -> Tensor:
@@ -74,7 +74,7 @@ def images(batch: int) -> Tensor:
 
 
 def bare(network: nn.Module, x: Tensor) -> Run:
-    """The network alone, as a careful user calls it."""
+    """Return a pass through the network alone, as a careful user calls it."""
 
     def run() -> None:
         with torch.inference_mode():
@@ -84,7 +84,7 @@ def bare(network: nn.Module, x: Tensor) -> Run:
 
 
 def predicting(network: nn.Module, x: Tensor, recipe: Recipe) -> Run:
-    """An ensemble on the network, whose heads need not be fitted to be timed."""
+    """Return a prediction by an ensemble on the network, whose heads need not be fitted to be timed."""
     backbone = split(network, x[:4], layers=recipe.layers)
     generator = torch.Generator().manual_seed(0)
     ensemble = Ensemble(backbone, Heads(recipe.heads, backbone.width, Classification(10), generator=generator))
@@ -96,6 +96,9 @@ def read(prediction: Prediction) -> None:
     _ = prediction.probs, prediction.aleatoric, prediction.epistemic  # pyright: ignore[reportAttributeAccessIssue]
 
 
-GROUP = Group(
-    "predict", "prediction with uncertainty beside the bare network, laplace-torch and five networks", ratios, measure
+BENCHMARK = Benchmark(
+    "predict",
+    "prediction with uncertainty relative to the bare network, laplace-torch and five networks",
+    ratios,
+    measure,
 )

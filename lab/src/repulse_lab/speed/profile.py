@@ -1,4 +1,4 @@
-"""Where the time of a step goes: each of its parts beside the two matrix products."""
+"""Where the time of a step goes: each of its parts relative to the two matrix products."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 from repulse.particles.fast.step import ClosedFormStep
 from repulse.recipe import FS_RLL_E
-from repulse_lab.speed.record import Curve, Group, Ratio, Row, Setting
+from repulse_lab.speed.measurement import Benchmark, BenchSetting, Curve, Measurement, Ratio
 from repulse_lab.speed.step import SIZES, make_stepper, products
 
 PARTS = {
@@ -32,7 +32,7 @@ def ratios(quick: bool) -> list[Ratio]:
     ]
 
 
-def measure(setting: Setting) -> Iterator[Row | Curve]:
+def measure(setting: BenchSetting) -> Iterator[Measurement | Curve]:
     wanted = iter(ratios(setting.quick))
     for d, classes in SIZES[: 1 if setting.quick else None]:
         bare, (stepper, step) = products(d, classes, FS_RLL_E), make_stepper(ClosedFormStep, d, classes, FS_RLL_E)
@@ -42,11 +42,11 @@ def measure(setting: Setting) -> Iterator[Row | Curve]:
         rest = [seconds - sum(parts) for seconds, *parts in zip(whole, *spent.values(), strict=True)]
         for seconds in (*spent.values(), rest):
             cost = statistics.median(seconds)
-            yield Row.of(next(wanted), [cost / times.median("bare")], cost)
+            yield Measurement.of(next(wanted), [cost / times.median("bare")], cost)
 
 
 def _apart(step: Callable[[], object], spent: dict[str, list[float]], whole: list[float]) -> None:
-    """A step, with the calls of each part (two of gathering, one a group of heads) added up."""
+    """Take a step, with the calls of each part (two of gathering, one per group of heads) added up."""
     for seconds in spent.values():
         seconds.append(0.0)
     begun = time.perf_counter()
@@ -55,7 +55,7 @@ def _apart(step: Callable[[], object], spent: dict[str, list[float]], whole: lis
 
 
 def watch(stepper: ClosedFormStep, name: str) -> list[float]:
-    """Have a part of the stepper add its seconds to the last number of a list."""
+    """Make a part of the stepper add its seconds to the last number of a list."""
     part, seconds = getattr(stepper, name), []
 
     def watched(*args: Any, **options: Any) -> Any:
@@ -69,4 +69,4 @@ def watch(stepper: ClosedFormStep, name: str) -> list[float]:
     return seconds
 
 
-GROUP = Group("profile", "where the time of a step goes", ratios, measure, threads=1)
+BENCHMARK = Benchmark("profile", "where the time of a step goes", ratios, measure, threads=1)

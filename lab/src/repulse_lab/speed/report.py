@@ -12,7 +12,7 @@ from repulse._files import write_whole
 from repulse.errors import CheckpointError, expected
 from repulse.evaluation.plots import INK, PALETTE, Draw, panels, save_picture, to_svg
 from repulse.evaluation.table import Column, Table
-from repulse_lab.speed.record import Curve, Findings
+from repulse_lab.speed.measurement import BenchmarkResult, Curve
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -46,10 +46,10 @@ class Ratios(Table):
         return ("yes" if values[0] else "no") if values and column == len(COLUMNS) - 1 else super().cell(row, column)
 
 
-def table_of(findings: Sequence[Findings], goals: bool = True) -> Table:
-    """One row a ratio, with its goal, and whether that is met, unless no goals are wanted; notes are below."""
+def table_of(findings: Sequence[BenchmarkResult], goals: bool = True) -> Table:
+    """Return one row per ratio, with its goal and whether that is met, unless no goals are wanted; notes are below."""
     columns = COLUMNS if goals else COLUMNS[:3]
-    table, notes = Ratios("what / beside what", columns), []
+    table, notes = Ratios("what / baseline", columns), []
     for found in findings:
         for row in found.rows:
             name, met = row.about.name, None if row.met is None else float(row.met)
@@ -66,8 +66,8 @@ def table_of(findings: Sequence[Findings], goals: bool = True) -> Table:
     return table
 
 
-def machine_of(findings: Sequence[Findings]) -> str:
-    """What it was measured on, in a line for each machine or date."""
+def machine_of(findings: Sequence[BenchmarkResult]) -> str:
+    """Return what it was measured on, in a line for each machine or date."""
     lines = []
     for found in findings:
         about = found.machine
@@ -79,8 +79,8 @@ def machine_of(findings: Sequence[Findings]) -> str:
     return "\n".join(lines)
 
 
-def plot_of(findings: Sequence[Findings]) -> Figure | None:
-    """Cost against size; None if there are no curves."""
+def plot_of(findings: Sequence[BenchmarkResult]) -> Figure | None:
+    """Draw cost against size; None if there are no curves."""
     curves = [curve for found in findings for curve in found.curves if curve.x]
     shown = [panel for panel in PANELS if any(curve.panel == panel for curve in curves)]
     if not shown:
@@ -108,7 +108,7 @@ def _draw(panel: str, curves: Sequence[Curve]) -> Draw:
     return draw
 
 
-def write(findings: Sequence[Findings], out: Path) -> Path:
+def write(findings: Sequence[BenchmarkResult], out: Path) -> Path:
     """Write numbers and plot into a folder."""
     plot = plot_of(findings)
     if plot is not None:
@@ -118,15 +118,15 @@ def write(findings: Sequence[Findings], out: Path) -> Path:
     return write_whole(out / FILE, json.dumps(kept, indent=1, allow_nan=False) + "\n")
 
 
-def read(out: Path) -> list[Findings]:
-    """What `write` left in a folder."""
+def read(out: Path) -> list[BenchmarkResult]:
+    """Read what `write` left in a folder."""
     path = out / FILE
     try:
         kept = json.loads(path.read_text(encoding="utf-8"))
         if kept["format"] != FORMAT:
             raise CheckpointError(expected(f"the file {path}", f"of format {FORMAT}", kept["format"]))
-        return [Findings.from_json(found) for found in kept["groups"]]
+        return [BenchmarkResult.from_json(found) for found in kept["groups"]]
     except (OSError, ValueError, KeyError, TypeError) as reason:
         if isinstance(reason, CheckpointError):
             raise
-        raise CheckpointError(expected(f"the file {path}", "what `repulse bench` wrote", str(reason))) from reason
+        raise CheckpointError(expected(f"the file {path}", "what `repulse-lab bench` wrote", str(reason))) from reason

@@ -15,32 +15,32 @@ from repulse._version import __version__
 from repulse.errors import check_choice
 from repulse_lab.speed import features, fit, importing, memory, predict, profile, scaling, step
 from repulse_lab.speed.clock import threads
-from repulse_lab.speed.record import Findings, Group, Row, Setting
+from repulse_lab.speed.measurement import Benchmark, BenchmarkResult, BenchSetting, Measurement
 
-GROUPS = {
+BENCHMARKS = {
     group.name: group
     for group in (
-        importing.GROUP,
-        step.GROUP,
-        profile.GROUP,
-        fit.GROUP,
-        predict.GROUP,
-        features.GROUP,
-        memory.GROUP,
-        scaling.GROUP,
+        importing.BENCHMARK,
+        step.BENCHMARK,
+        profile.BENCHMARK,
+        fit.BENCHMARK,
+        predict.BENCHMARK,
+        features.BENCHMARK,
+        memory.BENCHMARK,
+        scaling.BENCHMARK,
     )
 }
 
 
-def chosen(names: Iterable[str] = ()) -> list[Group]:
-    """Groups by their names, in our order; all of them if there are no names, or if one is "all"."""
+def chosen(names: Iterable[str] = ()) -> list[Benchmark]:
+    """Choose benchmarks by their names, in our order; all of them if there are no names, or if one is "all"."""
     names = list(names) or ["all"]
     for name in names:
-        check_choice("name", name, ["all", *GROUPS])
-    return [group for name, group in GROUPS.items() if name in names or "all" in names]
+        check_choice("name", name, ["all", *BENCHMARKS])
+    return [group for name, group in BENCHMARKS.items() if name in names or "all" in names]
 
 
-def run(groups: Sequence[Group], setting: Setting) -> Iterator[Findings]:
+def run(groups: Sequence[Benchmark], setting: BenchSetting) -> Iterator[BenchmarkResult]:
     """Measure one group after the other."""
     total = sum(len(group.ratios(setting.quick)) + group.curves for group in groups)
     with tqdm(total=total, unit="measurement", disable=not setting.progress, leave=False) as bar:
@@ -48,15 +48,15 @@ def run(groups: Sequence[Group], setting: Setting) -> Iterator[Findings]:
             bar.set_description(group.name)
             date = datetime.datetime.now(datetime.UTC).date().isoformat()
             with threads(group.threads) as used:
-                found = Findings(group.name, setting.quick, date, machine(used))
+                found = BenchmarkResult(group.name, setting.quick, date, machine(used))
                 for result in group.measure(setting):
-                    (found.rows if isinstance(result, Row) else found.curves).append(result)  # pyright: ignore
+                    (found.rows if isinstance(result, Measurement) else found.curves).append(result)  # pyright: ignore
                     bar.update()
             yield found
 
 
 def machine(used: int) -> dict[str, Any]:
-    """What is measured on, without its name."""
+    """Describe the machine, without its name."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return {
         "cores": cores,
@@ -68,10 +68,10 @@ def machine(used: int) -> dict[str, Any]:
     }
 
 
-def merged(before: Sequence[Findings], now: Sequence[Findings]) -> list[Findings]:
-    """What was measured before, with what is measured now in its place, in our order."""
+def merged(before: Sequence[BenchmarkResult], now: Sequence[BenchmarkResult]) -> list[BenchmarkResult]:
+    """Replace what was measured before by what is measured now, in our order."""
     newest = {found.group: found for found in (*before, *now)}
-    return [newest[name] for name in GROUPS if name in newest]
+    return [newest[name] for name in BENCHMARKS if name in newest]
 
 
-__all__ = ["GROUPS", "chosen", "machine", "merged", "run"]
+__all__ = ["BENCHMARKS", "chosen", "machine", "merged", "run"]

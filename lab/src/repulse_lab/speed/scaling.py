@@ -1,4 +1,4 @@
-"""Cost against size: a step beside its products, over features, classes and heads; a whole fit over samples."""
+"""Cost against size: a step relative to its products, over features, classes and heads; a whole fit over samples."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from repulse.particles.fast.step import ClosedFormStep
 from repulse.recipe import Recipe
 from repulse_lab.speed.clock import Run
 from repulse_lab.speed.fit import fit, rivals
-from repulse_lab.speed.record import Curve, Group, Ratio, Row, Setting, quartiles
-from repulse_lab.speed.rivals import has_laplace, synthetic
+from repulse_lab.speed.laplace_torch import has_laplace, synthetic
+from repulse_lab.speed.measurement import Benchmark, BenchSetting, Curve, Measurement, Ratio, quartiles
 from repulse_lab.speed.step import RECIPES, products, steps
 
 FEATURES = (16, 32, 64, 128, 256, 512, 1024, 2048)
@@ -22,7 +22,7 @@ def ratios(quick: bool) -> list[Ratio]:
     return []
 
 
-def measure(setting: Setting) -> Iterator[Row | Curve]:
+def measure(setting: BenchSetting) -> Iterator[Measurement | Curve]:
     some = slice(1, None, 3) if setting.quick else slice(None)
     for name, recipe in RECIPES.items():
         yield _steps("d", name, {d: (d, 10, recipe) for d in FEATURES[some]}, setting)
@@ -31,8 +31,8 @@ def measure(setting: Setting) -> Iterator[Row | Curve]:
     yield from _fits(SAMPLES[:2] if setting.quick else SAMPLES, setting)
 
 
-def _steps(panel: str, name: str, cases: dict[int, tuple[int, int, Recipe]], setting: Setting) -> Curve:
-    """Ratios of a step to its two products."""
+def _steps(panel: str, name: str, cases: dict[int, tuple[int, int, Recipe]], setting: BenchSetting) -> Curve:
+    """Measure ratios of a step to its two products."""
     found = []
     for case in cases.values():
         runs = {"bare": products(*case), "step": steps(ClosedFormStep, *case)}
@@ -41,8 +41,8 @@ def _steps(panel: str, name: str, cases: dict[int, tuple[int, int, Recipe]], set
     return Curve(panel, name, [float(x) for x in cases], middle, low, high)
 
 
-def _fits(samples: tuple[int, ...], setting: Setting) -> Iterator[Curve]:
-    """Seconds of whole fits."""
+def _fits(samples: tuple[int, ...], setting: BenchSetting) -> Iterator[Curve]:
+    """Measure seconds of whole fits."""
     seconds: dict[str, list[float]] = {}
     for size in samples:
         problem = synthetic(size, 64)
@@ -56,4 +56,6 @@ def _fits(samples: tuple[int, ...], setting: Setting) -> Iterator[Curve]:
         yield Curve("N", name, [float(size) for size in samples], line)
 
 
-GROUP = Group("scaling", "the curves of the plot: cost against d, K, n and N", ratios, measure, threads=1, curves=8)
+BENCHMARK = Benchmark(
+    "scaling", "the curves of the plot: cost against d, K, n and N", ratios, measure, threads=1, curves=8
+)

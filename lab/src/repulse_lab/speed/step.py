@@ -1,4 +1,4 @@
-"""A step of the fit beside its two matrix products, which are the least it can do.
+"""A step of the fit relative to its two matrix products, which are the least it can do.
 
 The products are the outputs of all heads on both batches and their way back to the weights.
 """
@@ -18,7 +18,7 @@ from repulse.particles.pool import batches
 from repulse.particles.tasks import Classification
 from repulse.recipe import FS_RLL_E, Recipe
 from repulse_lab.speed.clock import Run
-from repulse_lab.speed.record import Curve, Group, Ratio, Row, Setting
+from repulse_lab.speed.measurement import Benchmark, BenchSetting, Curve, Measurement, Ratio
 
 Stepper = TypeVar("Stepper", bound=ClosedFormStep | AutogradStep)
 
@@ -27,7 +27,7 @@ SIZES = ((64, 10), (512, 10), (640, 100), (2048, 1000))
 RECIPES = {"fs-RLL-E": FS_RLL_E, "default recipe": Recipe()}
 KINDS = {"": ClosedFormStep, " by autograd": AutogradStep}
 GOALS = {("fs-RLL-E", 64): 6.0, ("fs-RLL-E", 512): 1.8, ("fs-RLL-E", 2048): 1.1}
-ROWS, FEW = 50_000, 4_000
+ROWS, ROWS_OF_LARGE = 50_000, 4_000
 """From which batches are gathered; few for large features, of which even these do not stay in the cache."""
 
 
@@ -45,7 +45,7 @@ def ratios(quick: bool) -> list[Ratio]:
     ]
 
 
-def measure(setting: Setting) -> Iterator[Row | Curve]:
+def measure(setting: BenchSetting) -> Iterator[Measurement | Curve]:
     wanted = iter(ratios(setting.quick))
     for recipe in RECIPES.values():
         for d, classes in SIZES[: 2 if setting.quick else None]:
@@ -53,11 +53,11 @@ def measure(setting: Setting) -> Iterator[Row | Curve]:
             runs |= {kind: steps(stepper, d, classes, recipe) for kind, stepper in KINDS.items()}
             times = setting.clock().alternate(runs)
             for kind in KINDS:
-                yield Row.of(next(wanted), times.ratios(kind, "bare"), times.median(kind))
+                yield Measurement.of(next(wanted), times.ratios(kind, "bare"), times.median(kind))
 
 
 def products(d: int, classes: int, recipe: Recipe) -> Run:
-    """Both products, as the step does them: samples last, into memory that is already there."""
+    """Return both products, as the step does them: samples last, into memory that is already there."""
     rows = recipe.batch_size + (recipe.repulsion_batch_size if recipe.space == "function" else 0)
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(rows, d, generator=generator)
@@ -72,14 +72,14 @@ def products(d: int, classes: int, recipe: Recipe) -> Run:
 
 
 def steps(kind: type[ClosedFormStep | AutogradStep], d: int, classes: int, recipe: Recipe) -> Run:
-    """Steps of a fit, batch after batch."""
+    """Return steps of a fit, batch after batch."""
     return make_stepper(kind, d, classes, recipe)[1]
 
 
 def make_stepper(kind: type[Stepper], d: int, classes: int, recipe: Recipe) -> tuple[Stepper, Run]:
-    """What takes steps, and one step of it."""
+    """Return what takes steps, and one step of it."""
     generator = torch.Generator().manual_seed(0)
-    samples = ROWS if d <= 640 else FEW
+    samples = ROWS if d <= 640 else ROWS_OF_LARGE
     x, away = (torch.randn(samples, d, generator=generator) for _ in range(2))
     y = torch.randint(classes, (samples,), generator=generator)
     problem = FitData(x, y, away, identity, Classification(classes))
@@ -100,4 +100,6 @@ def make_stepper(kind: type[Stepper], d: int, classes: int, recipe: Recipe) -> t
     return stepper, run
 
 
-GROUP = Group("step", "a step of the fit beside the two matrix products it consists of", ratios, measure, threads=1)
+BENCHMARK = Benchmark(
+    "step", "a step of the fit relative to the two matrix products it consists of", ratios, measure, threads=1
+)

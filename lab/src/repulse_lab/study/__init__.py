@@ -1,8 +1,8 @@
-"""The laboratory: what every experiment is made of.
+"""What every experiment is made of.
 
-collections, training, features, cells    images, networks, features and fits, each a job of its own
-job, runner                               jobs that are kept, and how many of them are done
-experiment, grid, zoo                     descriptions: of an experiment, of a table of methods and networks
+problems                                  data, networks, repulsion and evaluation sets: the one place
+training, features, cells, measures       networks, features and fits, each a job; what is measured
+methods, grid, presets                    methods and networks as the cells of a table
+experiment, tables, evaluate              descriptions: of an experiment, its tables, every method on one network
 reproduce, output                         from descriptions to files
-bench, comparison, problems, measures     every method on one problem: `repulse evaluate`
 """

@@ -1,10 +1,10 @@
 """An experiment: what it runs in each preset, and how what it finds becomes tables and figures.
 
-    plan(setting)      -> the cells: jobs, each with labels that say what it is in the tables
+    plan(options)      -> the cells: jobs, each with labels that say what it is in the tables
     tables(outcomes)   -> tables in the paper's form
     figures(outcomes)  -> figures
 
-A cell's key does not know the experiment it is in: what two experiments share is computed once.
+The key of a cell does not know the experiment it is in: what two experiments share is computed once.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ from typing import Any
 
 from repulse.errors import check_choice
 from repulse.evaluation.table import Table
-from repulse_lab.data.registry import about, find
 from repulse_lab.jobs.job import Job, Result
-from repulse_lab.report.figures import Figure
+from repulse_lab.study.figures import Figure
+from repulse_lab.study.problems import is_there
 
 PRESETS = ("cpu", "paper")
 Labels = Mapping[str, str | int | None]
 
 
 @dataclass(frozen=True)
-class Setting:
-    """How an experiment is to be run.
+class RunOptions:
+    """How experiments are run.
 
     Attributes:
         preset: "cpu", the largest honest version for two cores, or "paper", the paper's own.
         data: folder of the data sets.
-        seeds: how many, if not as many as the preset says.
+        seeds: maximum number of seeds; None for as many as the preset says.
     """
 
     preset: str
@@ -43,17 +43,17 @@ class Setting:
 
     @property
     def small(self) -> bool:
-        """Whether this is the version for a few cores."""
+        """Check whether this is the version for a few cores."""
         return self.preset == "cpu"
 
     def count(self, cpu: int, paper: int) -> int:
-        """How many seeds to run: as many as were asked for, and at most those of the preset."""
+        """Return the number of seeds: those that were asked for, and at most those of the preset."""
         most = cpu if self.small else paper
         return min(self.seeds or most, most)
 
     def has(self, name: str, split: str) -> bool:
-        """Whether a data set is there."""
-        return find(self.data, about(name).layouts(split)) is not None
+        """Check whether a data set is there."""
+        return is_there(self.data, (name, split))
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,7 +74,7 @@ class Outcome:
 
     @property
     def figures(self) -> dict[str, float]:
-        """Numbers by name."""
+        """Return numbers by name."""
         return self.result.get("figures", {})
 
 
@@ -84,7 +84,7 @@ class Plan:
 
     Attributes:
         cells: in the order of its tables.
-        notes: what stands in for what, and how this preset is smaller than the paper's, a sentence each.
+        notes: what stands in for what, and how this preset is smaller than the paper's, one sentence each.
         missing: what cannot be run, and which data is not there.
     """
 
@@ -99,9 +99,9 @@ class Experiment:
 
     Attributes:
         name: on the command line.
-        title: what it asks, in a line.
+        title: the question, in one line.
         source: where it is in the paper ("Table 1"), or "beyond the paper".
-        plan: from a setting to cells.
+        plan: from options to cells.
         tables: from outcomes to tables.
         figures: from outcomes to figures.
     """
@@ -109,13 +109,13 @@ class Experiment:
     name: str
     title: str
     source: str
-    plan: Callable[[Setting], Plan]
+    plan: Callable[[RunOptions], Plan]
     tables: Callable[[Sequence[Outcome]], list[Table]] = field(default=lambda outcomes: [])
     figures: Callable[[Sequence[Outcome]], list[Figure]] = field(default=lambda outcomes: [])
 
 
 def groups(outcomes: Sequence[Outcome], *labels: str) -> dict[tuple[Any, ...], list[Outcome]]:
-    """Outcomes by some of their labels, in the order in which they come: those of one group differ by their seeds."""
+    """Group outcomes by some of their labels, in the order in which they come; a group usually differs by seed."""
     found: dict[tuple[Any, ...], list[Outcome]] = {}
     for outcome in outcomes:
         found.setdefault(tuple(outcome.labels.get(label) for label in labels), []).append(outcome)

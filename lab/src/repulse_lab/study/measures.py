@@ -1,10 +1,9 @@
-"""What is measured of a fitted method: on digits that are clean or ambiguous, and on photographs."""
+"""What is measured of a fitted method: on samples with one label each, and on digits of which some are ambiguous."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -14,57 +13,38 @@ from repulse.baselines import Method
 from repulse.evaluation.compare import NOT_IN_PERCENT
 from repulse.evaluation.evaluate import Evaluation, evaluate
 from repulse.prediction import ClassPrediction, Prediction, mean_log_probs
-from repulse_lab.data import load
-from repulse_lab.data.dirty_mnist import ambiguous_mnist
-from repulse_lab.study.bench import Images, View
-from repulse_lab.study.collections import halves
+from repulse_lab.study.features import View
+from repulse_lab.study.problems import Images, LabelledPairs, halves
 
 
 @dataclass(frozen=True, eq=False)
 class Trial:
-    """A fitted method on a bench, to be measured.
+    """A fitted method with the features it is measured on.
 
     Attributes:
         method: fitted.
         images: of the problem.
-        view: features.
+        view: features; None for a method that takes images.
     """
 
     method: Method
     images: Images
-    view: View
+    view: View | None
 
     def sets(self) -> tuple[Tensor, dict[str, Tensor]]:
-        """The test samples and those of each set outside, as the method takes them."""
-        if self.method.takes == "inputs":
-            return self.images.test, dict(self.images.outside)
-        return self.view.test, dict(self.view.outside)
+        """Return the test samples and those of each out-of-distribution set, as the method takes them."""
+        from_where = self.images if self.view is None else self.view
+        return from_where.test, dict(from_where.outside)
 
 
-@dataclass(frozen=True, eq=False)
-class Dirt:
-    """Which test samples are clean digits, and every pair of a sample and a label that is judged.
-
-    Attributes:
-        clean: how many of the first samples are clean.
-        pairs: the sample of each pair; an ambiguous one has ten, as in the published set.
-        targets: the label of each pair.
-    """
-
-    clean: int
-    pairs: Tensor
-    targets: Tensor
-
-    @staticmethod
-    def of(root: Path) -> Dirt:
-        """That of DirtyMNIST in a data folder."""
-        clean, labels = load("mnist", "test", root).labelled[1], ambiguous_mnist(root, "test", progress=False).labels
-        ten = len(clean) + torch.arange(len(labels)).repeat_interleave(labels.shape[1])
-        return Dirt(len(clean), torch.cat([torch.arange(len(clean)), ten]), torch.cat([clean, labels.flatten()]))
+def measured(trial: Trial) -> dict[str, float]:
+    """Return every figure of a method by its name, shares in percent."""
+    pairs = trial.images.pairs
+    return measure_labels(trial) if pairs is None else measure_pairs(trial, pairs)
 
 
-def measure_photographs(trial: Trial) -> dict[str, float]:
-    """All metrics."""
+def measure_labels(trial: Trial) -> dict[str, float]:
+    """Measure a method on test samples that have one label each."""
     test = trial.sets()[0]
     targets, human = trial.images.test_targets, trial.images.human
     figures, parts = [], []
@@ -78,7 +58,7 @@ def measure_photographs(trial: Trial) -> dict[str, float]:
 
 
 def flat(found: Evaluation) -> dict[str, float]:
-    """The figures of an evaluation under one name each, shares in per cent, with means over the sets outside."""
+    """Return the figures of an evaluation by name, shares in percent, with means over the out-of-distribution sets."""
     one = {key: value if key in NOT_IN_PERCENT else 100 * value for key, value in found.id.items()}
     for name, values in found.ood.items():
         one |= {f"{name} {key}": 100 * value for key, value in values.items()}
@@ -87,21 +67,20 @@ def flat(found: Evaluation) -> dict[str, float]:
     return one
 
 
-def measure_digits(trial: Trial, dirt: Dirt, main: Sequence[str] | None = None) -> dict[str, float]:
-    """Accuracy and calibration over all pairs, then who is told from whom.
+def measure_pairs(trial: Trial, pairs: LabelledPairs) -> dict[str, float]:
+    """Measure accuracy and calibration over all pairs, then how well clean, ambiguous and other digits are told apart.
 
     Args:
-        trial: on DirtyMNIST.
-        dirt: which samples are clean.
-        main: sets outside whose mean is taken; all of them if not given.
+        trial: on a problem with ambiguous test samples.
+        pairs: of a test sample and a label.
     """
-    test = trial.sets()[0]
+    test, averaged = trial.sets()[0], trial.images.averaged
     figures, parts = [], []
-    for here, outside in _folds(trial, dirt.pairs, dirt.targets):
+    for here, outside in _folds(trial, pairs.samples, pairs.targets):
         prediction, scores = trial.method.predict_and_score(test)
-        judged = here[dirt.pairs]
-        parts.append((_mixture(prediction)[dirt.pairs[judged]], dirt.targets[judged]))
-        first = torch.arange(len(test)) < dirt.clean
+        judged = here[pairs.samples]
+        parts.append((_mixture(prediction)[pairs.samples[judged]], pairs.targets[judged]))
+        first = torch.arange(len(test)) < pairs.clean
         digits, dirty = here & first, here & ~first
         doubt = prediction.aleatoric
         one = {"clean ambiguous": 100 * metrics.auroc(doubt[digits], doubt[dirty])}
@@ -110,17 +89,17 @@ def measure_digits(trial: Trial, dirt: Dirt, main: Sequence[str] | None = None) 
             one[f"clean {name}"] = 100 * metrics.auroc(scores[digits], other)
             one[f"ambiguous {name}"] = 100 * metrics.auroc(scores[dirty], other)
         for kind in ("clean", "ambiguous"):
-            over = [one[f"{kind} {name}"] for name in outside if main is None or name in main]
+            over = [one[f"{kind} {name}"] for name in outside if not averaged or name in averaged]
             one |= {f"{kind} mean": sum(over) / len(over)} if over else {}
         figures.append(one)
     return {**_calibration(parts), **_mean_of(figures)}
 
 
-def _folds(trial: Trial, pairs: Tensor, targets: Tensor) -> Iterator[tuple[Tensor, dict[str, Tensor]]]:
-    """Which test samples, and which samples outside, to judge on.
+def _folds(trial: Trial, samples: Tensor, targets: Tensor) -> Iterator[tuple[Tensor, dict[str, Tensor]]]:
+    """Yield masks of test samples to judge on, and the out-of-distribution samples to judge with them.
 
-    All of them; but a method that can be calibrated has been, on the pairs of a sample and its label in one half, and
-    is judged on the other half, and on as large a part of the samples outside, which keeps their proportion.
+    All of them; but a method that can be calibrated is calibrated on the pairs of a sample and its label in one half
+    and judged on the other half, and on as large a part of the other samples, which keeps their proportion.
     """
     test, outside = trial.sets()
     if not trial.method.calibrates:
@@ -128,13 +107,13 @@ def _folds(trial: Trial, pairs: Tensor, targets: Tensor) -> Iterator[tuple[Tenso
         return
     for fold, half in enumerate(halves(len(test))):
         here = torch.zeros(len(test), dtype=torch.bool).index_fill(0, half, True)
-        known = ~here[pairs]
-        trial.method.calibrate(test[pairs[known]], targets[known])
-        yield here, {name: samples[halves(len(samples))[fold]] for name, samples in outside.items()}
+        known = ~here[samples]
+        trial.method.calibrate(test[samples[known]], targets[known])  # pyright: ignore[reportAttributeAccessIssue]
+        yield here, {name: others[halves(len(others))[fold]] for name, others in outside.items()}
 
 
 def _calibration(parts: Sequence[tuple[ClassPrediction, Tensor]]) -> dict[str, float]:
-    """Accuracy, NLL and calibration over all folds at once, for calibration errors are larger on fewer samples."""
+    """Measure calibration over all folds at once, for calibration errors are larger on fewer samples."""
     prediction = ClassPrediction.cat([mixture for mixture, _ in parts])
     targets = torch.cat([part for _, part in parts])
     return {

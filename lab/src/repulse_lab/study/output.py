@@ -1,7 +1,7 @@
 """What an experiment leaves behind: numbers for machines, tables and figures for people.
 
 NAME/experiment.json   all of it: what was run, tables, figures, and each cell with its key
-NAME/results.csv       one line a number
+NAME/results.csv       one line per number
 NAME/tables.md, .tex   tables in the paper's form
 NAME/figures/*.png, .svg
 """
@@ -20,8 +20,8 @@ from repulse._files import with_nan, without_nan, write_whole
 from repulse.errors import CheckpointError, expected
 from repulse.evaluation.plots import save_picture, to_svg
 from repulse.evaluation.table import Table
-from repulse_lab.report.figures import Figure
 from repulse_lab.study.experiment import Experiment, Outcome
+from repulse_lab.study.figures import Figure
 
 FORMAT = 1
 FILE = "experiment.json"
@@ -73,7 +73,7 @@ class Findings:
 
 
 def read(folder: Path) -> Findings:
-    """What an experiment left in its folder."""
+    """Read what an experiment left in its folder."""
     path = folder / FILE
     try:
         kept = json.loads(path.read_text(encoding="utf-8"))
@@ -109,14 +109,14 @@ def collect(
     outcomes: Sequence[Outcome],
     **about: Any,
 ) -> Findings:
-    """From outcomes to tables and figures; `about` is the rest of `Findings`."""
+    """Make tables and figures of outcomes; `about` is the rest of `Findings`."""
     tables, figures = (experiment.tables(outcomes), experiment.figures(outcomes)) if outcomes else ([], [])
     named = {"name": experiment.name, "title": experiment.title, "source": experiment.source}
     return Findings(**named, **about, tables=tables, figures=figures, outcomes=outcomes)
 
 
 def markdown(findings: Findings) -> str:
-    """The tables and figures as a page."""
+    """Return the tables and figures as a page."""
     parts = [f"# {findings.title}", f"{findings.source}. `{findings.command}`, {findings.date}."]
     parts += ["\n".join(f"- {note}" for note in findings.notes)] if findings.notes else []
     parts += ["\n".join(f"- Not run: {one}" for one in findings.missing)] if findings.missing else []

@@ -6,16 +6,11 @@ with the short side of the image. Ice and drops of water are of our own making, 
 
 from __future__ import annotations
 
-from pathlib import Path
-
-import numpy as np
 import torch
 from torch import Generator, Tensor
 
 from repulse.errors import DataError, RecipeError, check_choice, expected
 from repulse_lab.data.corruptions import blur, digital, noise, weather
-from repulse_lab.data.images import existing
-from repulse_lab.data.registry import load
 
 _FUNCTIONS = {
     function.__name__: function
@@ -50,7 +45,7 @@ _AT_ONCE = 2**17  # values: what fits a cache, and bounds memory
 
 @torch.no_grad()
 def corrupt(images: Tensor, kind: str, severity: int, generator: Generator | None = None) -> Tensor:
-    """Corrupted images, of the same shape and type.
+    """Corrupt images, keeping their shape and type.
 
     Args:
         images: `(N, C, H, W)` with one or three channels of at least 8 x 8 pixels; bytes, or floats between 0 and 1.
@@ -78,41 +73,6 @@ def _corrupt(images: Tensor, kind: str, severity: int, generator: Generator) -> 
     whole = images.dtype == torch.uint8
     out = _FUNCTIONS[kind](images.float() / 255 if whole else images.float(), severity - 1, generator).clamp(0, 1)
     return (out * 255).round().byte() if whole else out.to(images.dtype)
-
-
-def corrupted(root: str | Path, kind: str, severity: int) -> tuple[Tensor, Tensor, bool]:
-    """CIFAR-10-C: the published files if they are in `root`, else the CIFAR-10 test images corrupted here.
-
-    Returns:
-        Images as bytes `(N, 3, 32, 32)`, their labels, and whether these are the published ones.
-    """
-    _check_choice_of(kind, severity)
-    if (Path(root) / f"CIFAR-10-C/{kind}.npy").is_file():
-        return *_published(root, kind, severity), True
-    images, labels = load("cifar10", "test", root).labelled
-    return corrupt(images, kind, severity), labels, False
-
-
-def _published(root: str | Path, kind: str, severity: int) -> tuple[Tensor, Tensor]:
-    """The block of one severity; the file holds five blocks of equal length, from weak to strong."""
-    images, labels = (_array(existing(root, f"CIFAR-10-C/{name}.npy")) for name in (kind, "labels"))
-    if images.dtype != np.uint8 or images.ndim != 4 or images.shape[1:] != (32, 32, 3) or len(images) % 5:
-        wanted = "bytes of shape (N, 32, 32, 3) with N a multiple of 5"
-        raise DataError(expected(f"the file `CIFAR-10-C/{kind}.npy`", wanted, f"{images.dtype} of {images.shape}"))
-    if labels.shape != (len(images),):
-        wanted = f"one label for each of {len(images)} images"
-        raise DataError(expected("the file `CIFAR-10-C/labels.npy`", wanted, f"the shape {labels.shape}"))
-    count = len(images) // 5
-    block = slice((severity - 1) * count, severity * count)
-    pixels = torch.from_numpy(images[block].transpose(0, 3, 1, 2).copy())
-    return pixels, torch.from_numpy(labels[block].astype(np.int64))
-
-
-def _array(path: Path) -> np.ndarray:
-    try:
-        return np.load(path, mmap_mode="r", allow_pickle=False)
-    except ValueError as error:
-        raise DataError(expected(f"the file {path}", "an array as NumPy saves it", f"an error: {error}")) from error
 
 
 def _check_choice_of(kind: str, severity: int) -> None:

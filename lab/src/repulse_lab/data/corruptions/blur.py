@@ -17,7 +17,7 @@ def gaussian_blur(x: Images, level: int, generator: Generator) -> Images:
 
 
 def defocus_blur(x: Images, level: int, generator: Generator) -> Images:
-    """A disk, applied as a sum of separable filters, of which it needs few."""
+    """Blur with a disk, applied as a sum of separable filters, of which it needs few."""
     left, strength, right = torch.linalg.svd(_disk(level, scale(x)))
     out = torch.zeros_like(x)
     for u, s, v in zip(left.T, strength, right, strict=True):
@@ -27,7 +27,7 @@ def defocus_blur(x: Images, level: int, generator: Generator) -> Images:
 
 
 def _disk(level: int, size: float) -> Float[Tensor, "taps taps"]:
-    """The benchmark's kernel of a few pixels; other sizes have a smooth disk as wide as that, times the size.
+    """Return the benchmark's kernel of a few pixels; other sizes have a smooth disk as wide as that, times the size.
 
     A radius of 0.3 to 1.5 pixels, cut from the grid and softened by three taps, has no larger version of its own.
     """
@@ -44,7 +44,7 @@ def _disk(level: int, size: float) -> Float[Tensor, "taps taps"]:
 
 
 def glass_blur(x: Images, level: int, generator: Generator) -> Images:
-    """Every pixel is taken from a random neighbour, between two light Gaussian blurs.
+    """Take every pixel from a random neighbour, between two light Gaussian blurs.
 
     The benchmark means to swap neighbours, but its swap only copies, from above and left: so does this.
     """
@@ -63,14 +63,14 @@ def glass_blur(x: Images, level: int, generator: Generator) -> Images:
 
 
 def motion_blur(x: Images, level: int, generator: Generator) -> Images:
-    """Along an angle within 45 degrees of level, an own one for each image."""
+    """Blur along an angle within 45 degrees of level, drawn for each image."""
     reach, sigma = ((6, 1.0), (6, 1.5), (6, 2.0), (8, 2.0), (9, 2.5))[level]
     angle = uniform((len(x),), -math.pi / 4, math.pi / 4, generator, x)
     return streak(x, reach * scale(x), sigma * scale(x), angle)
 
 
 def zoom_blur(x: Images, level: int, generator: Generator) -> Images:
-    """The mean of the image and its enlargements by 0, 1, 2, ... percent."""
+    """Average the image and its enlargements by 0, 1, 2, ... percent."""
     zooms = [1 + percent / 100 for percent in range((7, 12, 16, 21, 26)[level])]
     height, width = x.shape[2:]
     out = x.clone()
@@ -80,7 +80,7 @@ def zoom_blur(x: Images, level: int, generator: Generator) -> Images:
 
 
 def _zoomed(size: int, zoom: float) -> Float[Tensor, "size size"]:
-    """The matrix that enlarges the middle of a row of pixels by linear interpolation."""
+    """Return the matrix that enlarges the middle of a row of pixels by linear interpolation."""
     kept = math.ceil(size / zoom)
     made = round(kept * zoom)
     position = (torch.arange(size) + (made - size) // 2) * ((kept - 1) / (made - 1)) + (size - kept) // 2

@@ -19,7 +19,7 @@ def contrast(x: Images, level: int, generator: Generator) -> Images:
 
 
 def saturate(x: Images, level: int, generator: Generator) -> Images:
-    """Paler at severities 1 and 2, gaudier from 3 on; grey pixels of colour images turn red, as their hue is 0.
+    """Fade colours at severities 1 and 2, boost them from 3 on; grey pixels of colour images turn red (hue 0).
 
     Images of one channel have no saturation and stay as they are.
     """
@@ -35,7 +35,7 @@ def saturate(x: Images, level: int, generator: Generator) -> Images:
 
 
 def elastic_transform(x: Images, level: int, generator: Generator) -> Images:
-    """A random affine map, then displacement by smoothed noise.
+    """Apply a random affine map, then displacement by smoothed noise.
 
     From one severity to the next the affine part shrinks while displacements grow and get rougher.
     """
@@ -58,7 +58,7 @@ def elastic_transform(x: Images, level: int, generator: Generator) -> Images:
 
 
 def _affine(x: Images, corner: float, generator: Generator, grid: Float[Tensor, "H W 2"]) -> Float[Tensor, "N H W 2"]:
-    """Where each pixel comes from if three corners of the middle square each move by up to `corner` pixels."""
+    """Return where each pixel comes from if three corners of the middle square each move by up to `corner` pixels."""
     middle, half = x.new_tensor((x.shape[3] // 2, x.shape[2] // 2)), min(x.shape[2:]) // 3
     corners = middle + half * x.new_tensor(((1, 1), (1, -1), (-1, -1)))
     moved = corners + uniform((len(x), 3, 2), -corner, corner, generator, x)
@@ -67,20 +67,20 @@ def _affine(x: Images, corner: float, generator: Generator, grid: Float[Tensor, 
 
 
 def _from(x: Images, places: Float[Tensor, "N H W 2"]) -> Images:
-    """Pixels at places (column, row), linearly interpolated, edges mirrored."""
+    """Return pixels at places (column, row), linearly interpolated, edges mirrored."""
     last = x.new_tensor((x.shape[3] - 1, x.shape[2] - 1))
     return F.grid_sample(x, 2 * places / last - 1, padding_mode="reflection", align_corners=True)
 
 
 def pixelate(x: Images, level: int, generator: Generator) -> Images:
-    """Down to fewer pixels by averages, and up again by repetition."""
+    """Reduce to fewer pixels by averages, and enlarge again by repetition."""
     share = (0.95, 0.9, 0.85, 0.75, 0.65)[level] / max(1.0, scale(x))
     maps = [_boxes(int(size * share), size) @ _boxes(size, int(size * share)) for size in x.shape[2:]]
     return along_axes(x, *maps)
 
 
 def _boxes(inside: int, outside: int) -> Float[Tensor, "outside inside"]:
-    """The matrix that makes `outside` pixels of `inside`: means of those whose centres are in the new pixel."""
+    """Return the matrix that makes `outside` pixels of `inside`: means of those whose centres are in the new pixel."""
     ratio = inside / outside
     reach = max(ratio, 1.0) / 2
     gap = (
@@ -93,7 +93,7 @@ def _boxes(inside: int, outside: int) -> Float[Tensor, "outside inside"]:
 
 
 def jpeg_compression(x: Images, level: int, generator: Generator) -> Images:
-    """Through Pillow's JPEG, image by image."""
+    """Compress by Pillow's JPEG, image by image."""
     from PIL import Image
 
     quality = (80, 65, 58, 50, 40)[level]

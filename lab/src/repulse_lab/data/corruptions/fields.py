@@ -17,7 +17,7 @@ LUMA = (0.299, 0.587, 0.114)
 
 
 def scale(x: Images) -> float:
-    """How long one pixel of a 32-pixel image is in these images, by their short side."""
+    """Return the length of one pixel of a 32-pixel image in these images, by their short side."""
     return min(x.shape[2:]) / 32
 
 
@@ -30,18 +30,18 @@ def uniform(shape: tuple[int, ...], low: float, high: float, generator: Generato
 
 
 def grey(x: Images) -> Float[Tensor, "N 1 H W"]:
-    """Luminance; one channel is its own."""
+    """Return the luminance; one channel is its own."""
     return x if x.shape[1] == 1 else (x * x.new_tensor(LUMA).view(1, 3, 1, 1)).sum(dim=1, keepdim=True)
 
 
 def colour(rgb: tuple[float, float, float], like: Images) -> Float[Tensor, "1 C 1 1"]:
-    """A colour of as many channels as the images have."""
+    """Return a colour of as many channels as the images have."""
     tint = like.new_tensor(rgb).view(1, 3, 1, 1)
     return grey(tint) if like.shape[1] == 1 else tint
 
 
 def coarse(x: Images) -> tuple[int, int]:
-    """Height and width of these images if their short side were 32 pixels: where thresholded noise is drawn.
+    """Return the size of these images if their short side were 32 pixels: where thresholded noise is drawn.
 
     Drawn pixel by pixel, noise smoothed over twice the length would be weaker, and cross a threshold elsewhere.
     """
@@ -49,27 +49,27 @@ def coarse(x: Images) -> tuple[int, int]:
 
 
 def enlarge(field: Float[Tensor, "N c h w"], like: Float[Tensor, "N C H W"]) -> Float[Tensor, "N c H W"]:
-    """A field drawn at the coarse size, at the size of the images."""
+    """Enlarge a field drawn at the coarse size to the size of the images."""
     if field.shape[2:] == like.shape[2:]:
         return field
     return F.interpolate(field, size=like.shape[2:], mode="bilinear", align_corners=False)
 
 
 def along_axes(x: Images, rows: Float[Tensor, "H2 H"], columns: Float[Tensor, "W2 W"]) -> Float[Tensor, "N C H2 W2"]:
-    """A separable linear map of images: `rows @ image @ columns.T`, which for small images beats convolution."""
+    """Apply a separable linear map, `rows @ image @ columns.T`, which for small images beats convolution."""
     flat = x.flatten(0, 1)
     wide = torch.bmm(flat, columns.to(x).T.expand(len(flat), -1, -1))
     return torch.bmm(rows.to(x).expand(len(flat), -1, -1), wide).unflatten(0, x.shape[:2])
 
 
 def map_of(index: Int[Tensor, "out taps"], weight: Float[Tensor, "out taps"], size: int) -> Float[Tensor, "out size"]:
-    """The matrix whose row `i` takes `weight[i]` of the pixels `index[i]`; beyond the edge, the edge pixel counts."""
+    """Return the matrix whose row `i` takes `weight[i]` of the pixels `index[i]`, with edge pixels repeated."""
     matrix = torch.zeros(len(index), size, dtype=weight.dtype)
     return matrix.scatter_add_(1, index.clamp(0, size - 1), weight)
 
 
 def smooth(x: Images, sigma: float) -> Images:
-    """Gaussian blur, cut off at four standard deviations, edges repeated."""
+    """Blur with a Gaussian, cut off at four standard deviations, edges repeated."""
     if sigma == 0:
         return x
     reach = int(4 * sigma + 0.5)
@@ -78,14 +78,14 @@ def smooth(x: Images, sigma: float) -> Images:
 
 
 def filter_of(weight: Float[Tensor, " taps"], size: int) -> Float[Tensor, "size size"]:
-    """The matrix that correlates a row of pixels with an odd number of weights."""
+    """Return the matrix that correlates a row of pixels with an odd number of weights."""
     reach = len(weight) // 2
     index = torch.arange(size)[:, None] + torch.arange(-reach, reach + 1)
     return map_of(index, weight.expand(size, -1).contiguous(), size)
 
 
 def streak(x: Images, reach: float, sigma: float, angle: Float[Tensor, " N"]) -> Images:
-    """Motion blur: half a Gaussian of whole-pixel steps along an own angle for each image, edges repeated."""
+    """Blur by half a Gaussian of whole-pixel steps along an angle of each image's own, edges repeated."""
     count, channels, height, width = x.shape
     steps = torch.arange(2 * math.ceil(reach) + 1, device=x.device)
     kernel = torch.exp(-steps.square() / (2 * sigma**2))
@@ -101,7 +101,7 @@ def streak(x: Images, reach: float, sigma: float, angle: Float[Tensor, " N"]) ->
 
 
 def clouds(x: Images, decay: float, generator: Generator) -> Float[Tensor, "N 1 H W"]:
-    """Plasma fractals between 0 and 1, one for each image: diamond-square on a torus.
+    """Draw plasma fractals between 0 and 1, one for each image: diamond-square on a torus.
 
     Args:
         x: the images whose number and size are wanted.

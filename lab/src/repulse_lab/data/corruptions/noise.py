@@ -14,19 +14,19 @@ def gaussian_noise(x: Images, level: int, generator: Generator) -> Images:
 
 
 def shot_noise(x: Images, level: int, generator: Generator) -> Images:
-    """Counts of photons, of which white has this many."""
+    """Draw counts of photons, of which white has this many."""
     photons = (500, 250, 100, 75, 50)[level]
     return torch.poisson(x.cpu() * photons, generator).to(x) / photons
 
 
 def impulse_noise(x: Images, level: int, generator: Generator) -> Images:
-    """Salt and pepper in equal parts."""
+    """Add salt and pepper in equal parts."""
     share = (0.01, 0.02, 0.03, 0.05, 0.07)[level]
     chance = uniform(x.shape, 0, 1, generator, x)
     return torch.where(chance < share, (chance < share / 2).to(x), x)
 
 
 def speckle_noise(x: Images, level: int, generator: Generator) -> Images:
-    """Gaussian noise in proportion to the value."""
+    """Add Gaussian noise in proportion to the value."""
     std = (0.06, 0.1, 0.12, 0.16, 0.2)[level]
     return x + x * std * normal(x.shape, generator, x)

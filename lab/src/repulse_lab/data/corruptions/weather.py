@@ -29,7 +29,7 @@ MUD = (63 / 255, 42 / 255, 20 / 255)
 
 
 def snow(x: Images, level: int, generator: Generator) -> Images:
-    """Falling flakes, streaked, over an image that is whitened."""
+    """Draw falling flakes, streaked, over an image that is whitened."""
     mean, std, zoom, threshold, reach, sigma, kept = (
         (0.1, 0.2, 1.0, 0.6, 8, 3, 0.95),
         (0.1, 0.2, 1.0, 0.5, 10, 4, 0.9),
@@ -48,7 +48,7 @@ def snow(x: Images, level: int, generator: Generator) -> Images:
 
 
 def frost(x: Images, level: int, generator: Generator) -> Images:
-    """Ice crystals on the pane.
+    """Draw ice crystals on the pane.
 
     The benchmark adds crops of photographs of frost. Here the ice is made up: needles that grow from random seeds in
     six directions, brighter where a fractal film of ice is thick. How dense and bright they are was set by eye and by
@@ -60,7 +60,7 @@ def frost(x: Images, level: int, generator: Generator) -> Images:
 
 
 def _crystals(x: Images, generator: Generator) -> Float[Tensor, "N 1 H W"]:
-    """Brightness of the ice, between 0 and 1."""
+    """Return brightness of the ice, between 0 and 1."""
     film = clouds(x, 1.4, generator)
     rarity = uniform((len(x), 1, *x.shape[2:]), 0, scale(x), generator, x)
     grown, length = torch.zeros_like(rarity), max(2, round(8 * scale(x)))
@@ -74,21 +74,21 @@ def _crystals(x: Images, generator: Generator) -> Float[Tensor, "N 1 H W"]:
 
 
 def fog(x: Images, level: int, generator: Generator) -> Images:
-    """A plasma fractal on top, then all values compressed back to the range they had."""
+    """Add a plasma fractal, then compress all values back to the range they had."""
     thickness, decay = ((0.2, 3.0), (0.5, 3.0), (0.75, 2.5), (1.0, 2.0), (1.5, 1.75))[level]
     most = x.amax(dim=(1, 2, 3), keepdim=True)
     return (x + thickness * clouds(x, decay, generator)) * most / (most + thickness)
 
 
 def brightness(x: Images, level: int, generator: Generator) -> Images:
-    """The value of hue, saturation and value is raised: all channels by the factor that raises their largest."""
+    """Raise the value of hue, saturation and value: all channels by the factor that raises their largest."""
     value = x.amax(dim=1, keepdim=True)
     raised = (value + (0.05, 0.1, 0.15, 0.2, 0.3)[level]).clamp(max=1)
     return torch.where(value > 0, x * (raised / value.clamp(min=1e-12)), raised)
 
 
 def spatter(x: Images, level: int, generator: Generator) -> Images:
-    """Drops of water (severities 1 to 3), splashes of mud (4 and 5).
+    """Draw drops of water (severities 1 to 3) or splashes of mud (4 and 5).
 
     Drops are where smoothed noise exceeds a threshold. The benchmark shades those of water by a chain of edge
     detection, distances and equalised histograms; here their height and the slope away from the light do it.

@@ -8,87 +8,63 @@ table        verdicts for a terminal
 
 from __future__ import annotations
 
-import json
 import textwrap
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from repulse._files import write_whole
 from repulse_lab.paper.claims import digits, objects, orderings, others
 from repulse_lab.paper.claims.relations import Claim
 from repulse_lab.paper.claims.results import Results
-from repulse_lab.paper.claims.verdict import VERDICTS, Verdict
+from repulse_lab.paper.claims.verdict import Verdict
+from repulse_lab.study.claims import VERDICTS, JudgedClaim, write_judged
 
-__all__ = ["CLAIMS", "Claim", "Judged", "Results", "Verdict", "judge", "table", "write_claims"]
+__all__ = ["CLAIMS", "Claim", "Results", "Verdict", "judge", "table", "write_claims"]
 
-FORMAT = 1
 WIDTH = 110
 CLAIMS = (*others.CLAIMS, *digits.CLAIMS, *objects.CLAIMS)
 
 
-@dataclass(frozen=True, eq=False)
-class Judged:
-    """A claim and its verdict."""
-
-    claim: Claim
-    verdict: Verdict
-
-    def to_json(self) -> dict[str, Any]:
-        claim, verdict = self.claim, self.verdict
-        return {
-            **{name: getattr(claim, name) for name in ("id", "text", "source")},
-            "verdict": verdict.word,
-            **{name: getattr(verdict, name) for name in ("evidence", "effect", "unit")},
-            "interval": None if verdict.interval is None else list(verdict.interval),
-            "confidence": verdict.confidence,
-            "experiments": list(claim.experiments),
-        }
-
-
-def judge(folder: str | Path) -> list[Judged]:
-    """Every claim, by what experiments left in the folder of a preset."""
+def judge(folder: str | Path) -> list[JudgedClaim]:
+    """Judge every claim by what experiments left in the folder of a preset."""
     results = Results.read(Path(folder))
-    return [Judged(claim, claim.test(results)) for claim in CLAIMS]
+    return [claim.judged(results) for claim in CLAIMS]
 
 
-def write_claims(folder: str | Path) -> list[Judged]:
-    """Judge, and write `claims.json`, `claims.md` and `orderings.md` beside the experiments."""
+def write_claims(folder: str | Path) -> list[JudgedClaim]:
+    """Judge, and write `claims.json`, `claims.md` and `orderings.md` next to the experiments."""
     judged, folder = judge(folder), Path(folder)
     write_whole(folder / "orderings.md", orderings.markdown(orderings.find(Results.read(folder))))
-    kept = {"format": FORMAT, "claims": [one.to_json() for one in judged]}
-    write_whole(folder / "claims.json", json.dumps(kept, indent=1, allow_nan=False) + "\n")
+    write_judged(judged, folder)
     write_whole(folder / "claims.md", markdown(judged))
     return judged
 
 
-def by_verdict(judged: Sequence[Judged]) -> dict[str, list[Judged]]:
-    """Verdicts that occur, in order, with their claims."""
-    found = {word: [one for one in judged if one.verdict.word == word] for word in VERDICTS}
+def by_verdict(judged: Sequence[JudgedClaim]) -> dict[str, list[JudgedClaim]]:
+    """Group claims by verdict, in order."""
+    found = {word: [one for one in judged if one.verdict == word] for word in VERDICTS}
     return {word: ones for word, ones in found.items() if ones}
 
 
-def markdown(judged: Sequence[Judged]) -> str:
-    """A page, by verdict."""
+def markdown(judged: Sequence[JudgedClaim]) -> str:
+    """Return a page, by verdict."""
     parts = ["# Claims of the paper", _counts(judged)]
     for word, ones in by_verdict(judged).items():
         parts.append(f"## {word.capitalize()} ({len(ones)})")
         for one in ones:
-            claim, sure = one.claim, one.verdict.confidence
-            sure = f" *{sure[0].upper()}{sure[1:]}.*" if sure else ""
-            parts.append(f"- **{claim.text}** ({claim.source}; `{claim.id}`)\n  {one.verdict.evidence}{sure}")
+            sure = f" *{one.confidence[0].upper()}{one.confidence[1:]}.*" if one.confidence else ""
+            parts.append(f"- **{one.text}** ({one.source}; `{one.id}`)\n  {one.evidence}{sure}")
     return "\n\n".join(parts) + "\n"
 
 
-def table(judged: Sequence[Judged]) -> str:
-    """Verdicts on the left, claims and evidence on the right, in lines of at most 110 characters."""
+def table(judged: Sequence[JudgedClaim]) -> str:
+    """Format verdicts on the left, claims and evidence on the right, in lines of at most 110 characters."""
     indent = max(map(len, VERDICTS)) + 2
     lines = []
     for word, ones in by_verdict(judged).items():
         for one in ones:
-            lines += _wrapped(f"{one.claim.text} [{one.claim.source}]", word.ljust(indent), indent)
-            said = f"{one.verdict.evidence} {one.verdict.confidence}".strip()
+            lines += _wrapped(f"{one.text} [{one.source}]", word.ljust(indent), indent)
+            said = f"{one.evidence} {one.confidence}".strip()
             lines += [*_wrapped(said, " " * (indent + 2), indent + 2), ""]
     return "\n".join([*lines, _counts(judged)])
 
@@ -99,6 +75,6 @@ def _wrapped(text: str, start: str, indent: int) -> list[str]:
     return [line.replace("\u00a0", " ") for line in lines]
 
 
-def _counts(judged: Sequence[Judged]) -> str:
+def _counts(judged: Sequence[JudgedClaim]) -> str:
     counts = ", ".join(f"{len(ones)} {word}" for word, ones in by_verdict(judged).items())
     return f"{len(judged)} claims: {counts}." if judged else "No claims."

@@ -21,7 +21,7 @@ PRINTED_DIGIT = 0.05
 
 
 def bold(table: str) -> list[tuple[Side, Side]]:
-    """Every row that a table prints bold against every one that it does not."""
+    """Pair every row that a table prints bold with every one that it does not."""
     found = []
     for metric, rows in marked(table, "bold").items():
         others = [row for mark in ("underlined", "plain") for row in marked(table, mark)[metric]]

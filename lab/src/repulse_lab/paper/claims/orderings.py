@@ -48,7 +48,7 @@ class Ordering:
 
 
 def find(results: Results) -> list[Ordering]:
-    """All orderings for which both methods were run."""
+    """Find all orderings for which both methods were run."""
     found = []
     for table, experiment in TABLES.items():
         for (network, metric), rows in paper.numbers(table).items():
@@ -69,7 +69,7 @@ def _side(row: str, metric: str, network: str) -> Side:
 
 
 def summary(found: Sequence[Ordering]) -> Table:
-    """How many came out again, by table and network."""
+    """Count how many came out again, by table and network."""
     table = Table("table, network", [Column(word, 0) for word in WORDS.values()])
     for key in dict.fromkeys((one.table, one.network) for one in found):
         counts = Counter(one.word for one in found if (one.table, one.network) == key)
@@ -78,7 +78,7 @@ def summary(found: Sequence[Ordering]) -> Table:
 
 
 def markdown(found: Sequence[Ordering]) -> str:
-    """The counts, and every ordering that did not come out again, as a page."""
+    """Return the counts, and every ordering that did not come out again, as a page."""
     parts = ["# Orderings of the paper's tables", (__doc__ or "").partition("\n\n")[2].strip()]
     parts += [summary(found).markdown()] if found else ["None could be judged."]
     for word in ("reversed", "open"):

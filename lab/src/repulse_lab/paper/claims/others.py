@@ -5,9 +5,9 @@ from __future__ import annotations
 from repulse_lab.paper.claims import digits, objects
 from repulse_lab.paper.claims.relations import Claim, Side, better, cases, no_worse, same
 
-FOREIGN = ("letters", "KMNIST", "FashionMNIST", "Omniglot", "CIFAR-100", "Tiny ImageNet", "textures")
+REPULSION_SETS = ("letters", "KMNIST", "FashionMNIST", "Omniglot", "CIFAR-100", "Tiny ImageNet", "textures")
 PATCHES = (*digits.PATCHES, objects.PATCHES[1])
-REPELLED = (*PATCHES, *(f"fs-RLL-E + {name}" for name in FOREIGN))
+REPELLED = (*PATCHES, *(f"fs-RLL-E + {name}" for name in REPULSION_SETS))
 
 CLAIMS = (
     Claim(

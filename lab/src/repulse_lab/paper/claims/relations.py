@@ -8,9 +8,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
 
-from repulse.baselines import METHODS
 from repulse_lab.paper.claims.results import Results, Seed, common
 from repulse_lab.paper.claims.verdict import Kind, Part, Verdict, decide, kind
+from repulse_lab.study.claims import JudgedClaim
+from repulse_lab.study.methods import is_deterministic
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,7 @@ class Side:
         return {"method": method, "repulsion": repulsion or None, **self.at}
 
     def values(self, results: Results, experiment: str, place: Mapping[str, str]) -> dict[Seed, float]:
-        """By seed."""
+        """Return the values by seed."""
         if not self.lowest:
             return results.pick(experiment, **{**place, **self.labels}).values(self.metric)
         found = [
@@ -44,7 +45,7 @@ class Side:
         return {seed: min(one[seed] for one in found) for seed in common(found)} if len(found) > 1 else {}
 
     def words(self, other: Side | float) -> str:
-        """The row, and what of it differs from the other side."""
+        """Return the row, and what of it differs from the other side."""
         said = [_plain(self.row)]
         if isinstance(other, Side):
             said += [self.metric] if self.metric != other.metric else []
@@ -76,34 +77,43 @@ class Claim:
     check: Check
 
     def test(self, results: Results) -> Verdict:
+        """Return what results say to it."""
         return self.check(results, self.experiments)
+
+    def judged(self, results: Results) -> JudgedClaim:
+        """Return the claim with its verdict, as it is kept."""
+        found = self.test(results)
+        return JudgedClaim(
+            *(self.id, self.text, self.source, found.word, found.evidence, found.effect, found.unit),
+            *(found.interval, found.confidence, self.experiments),
+        )
 
 
 def cases(
     rows: str | Sequence[str], others: str | Sequence[str], metrics: str | Sequence[str], **at: str
 ) -> list[Case]:
-    """Each row against each other one, in each metric."""
+    """Pair each row with each other one, in each metric."""
     every = product(_many(rows), _many(others), _many(metrics))
     return [(Side(row, metric, at), Side(other, metric, at)) for row, other, metric in every if row != other]
 
 
 def better(what: Iterable[Case], need: str = "all") -> Check:
-    """Ours is better: higher, or lower where lower is better."""
+    """Check that ours is better: higher, or lower where lower is better."""
     return _check(what, bounds_of_better, need)
 
 
 def bounds_of_better(kind: Kind) -> tuple[float, float]:
-    """Where a difference lies if ours is better."""
+    """Return where a difference lies if ours is better."""
     return (-math.inf, 0.0) if kind.lower else (0.0, math.inf)
 
 
 def no_worse(what: Iterable[Case], within: float, need: str = "all") -> Check:
-    """Ours is at most so much worse."""
+    """Check that ours is worse by at most `within`."""
     return _check(what, lambda kind: (-math.inf, within) if kind.lower else (-within, math.inf), need)
 
 
 def same(what: Iterable[Case], within: float | None = None, need: str = "all") -> Check:
-    """Ours differs by at most so much, or else by what a single run may be off."""
+    """Check that ours differs by at most `within`, or else by what a single run may be off."""
 
     def bounds(kind: Kind) -> tuple[float, float]:
         most = kind.margin if within is None else within
@@ -135,7 +145,7 @@ def _check(what: Iterable[Case], bounds: Bounds, need: str) -> Check:
 
 
 def _expanded(results: Results, experiment: str, case: Case) -> list[Case]:
-    """A case for each metric that a pattern fits."""
+    """Return a case for each metric that a pattern fits."""
     ours, theirs = case
     if "*" not in ours.metric or not isinstance(theirs, Side):
         return [case]
@@ -144,7 +154,7 @@ def _expanded(results: Results, experiment: str, case: Case) -> list[Case]:
 
 
 def parts_of(results: Results, experiment: str, case: Case, bounds: Bounds) -> list[Part]:
-    """A part for each place at which both sides were run."""
+    """Return a part for each place at which both sides were run."""
     ours, theirs = case
     fixed = set(ours.at) & (set(theirs.at) if isinstance(theirs, Side) else set(ours.at))
     free = [{k: v for k, v in place.items() if k not in fixed} for place in results.places(experiment)]
@@ -164,7 +174,7 @@ def parts_of(results: Results, experiment: str, case: Case, bounds: Bounds) -> l
 def _paired(
     left: dict[Seed, float], right: dict[Seed, float], ours: Side, theirs: Side | float
 ) -> tuple[list[tuple[float, float]], bool]:
-    """Values of both sides seed by seed, and whether one of them is a single run against several.
+    """Pair values of both sides by seed; also return whether one of them is a single run against several.
 
     What is run once is compared with every run of the other side.
     """
@@ -172,13 +182,8 @@ def _paired(
         return [(value, float(theirs)) for value in left.values()], False
     if min(len(left), len(right)) != 1:
         return [(left[seed], right[seed]) for seed in common([left, right])], False
-    sides = ((left, ours), (right, theirs))
-    certain = any(len(values) == 1 and _is_deterministic(side.row) for values, side in sides)
+    certain = any(len(values) == 1 and is_deterministic(side.row) for values, side in ((left, ours), (right, theirs)))
     return list(product(left.values(), right.values())), not certain
-
-
-def _is_deterministic(row: str) -> bool:
-    return row in METHODS and not METHODS[row].random
 
 
 def _words(ours: Side, theirs: Side | float, pairs: list[tuple[float, float]], where: list[str]) -> str:
@@ -192,7 +197,7 @@ def _words(ours: Side, theirs: Side | float, pairs: list[tuple[float, float]], w
 
 
 def _absent(results: Results, experiment: str, case: Case) -> str:
-    """What a case would have needed."""
+    """Return what a case would have needed."""
     for side in case:
         if isinstance(side, Side) and not side.values(results, experiment, {}):
             return results.lacking(experiment, side.labels, side.metric)
@@ -201,7 +206,7 @@ def _absent(results: Results, experiment: str, case: Case) -> str:
 
 
 def _plain(row: str) -> str:
-    """A row without its stars."""
+    """Return a row without its stars."""
     return row.removesuffix(" + *").replace("-*", "").replace("*", "")
 
 

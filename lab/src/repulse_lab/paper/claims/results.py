@@ -27,7 +27,7 @@ class Picked:
     outcomes: Sequence[Outcome]
 
     def values(self, metric: str) -> dict[Seed, float]:
-        """By seed; outcomes of the same seed are averaged, and what is not finite is left out."""
+        """Return values by seed; outcomes of the same seed are averaged, and what is not finite is left out."""
         found: dict[Seed, list[float]] = {}
         for outcome in self.outcomes:
             value = next((outcome.figures[name] for name in _really(metric) if name in outcome.figures), math.nan)
@@ -44,7 +44,7 @@ class Results:
 
     @staticmethod
     def read(folder: Path) -> Results:
-        """All that is in the folder of a preset."""
+        """Read all that is in the folder of a preset."""
         if not folder.is_dir():
             raise DataError(expected("folder", "a folder with the results of experiments", str(folder)))
         return Results([read(path.parent) for path in sorted(folder.glob(f"*/{FILE}"))])
@@ -63,7 +63,7 @@ class Results:
         return self._outcomes.get(experiment, [])
 
     def pick(self, experiment: str, **labels: str | None) -> Picked:
-        """Outcomes with these labels, in which a star stands for anything.
+        """Return outcomes with these labels, in which a star stands for anything.
 
         A method without a repulsion set is one that has none, and without layers one on the last. Where the set that
         another stands in for is there, it is taken.
@@ -80,7 +80,7 @@ class Results:
         return Picked([])
 
     def places(self, experiment: str) -> list[dict[str, str]]:
-        """On what methods were run, in order: by network and, where experiments have them, task and collection."""
+        """Return on what methods were run, in order: network and, where there are any, task and collection."""
         return self._places.get(experiment, [])
 
     @cached_property
@@ -93,12 +93,12 @@ class Results:
         return {name: [dict(place) for place in places] for name, places in found.items()}
 
     def metrics(self, experiment: str, pattern: str) -> list[str]:
-        """Names of figures that a pattern fits; means over severities are no corruptions of their own."""
+        """Return names of metrics that a pattern fits; means over severities are no corruptions of their own."""
         names = {name: None for outcome in self.outcomes(experiment) for name in outcome.figures}
         return [name for name in names if fnmatchcase(name, pattern) and "severity" not in name]
 
     def lacking(self, experiment: str, labels: Mapping[str, str | None], metric: str) -> str:
-        """Why there is no such value: the first thing that is not there."""
+        """Say why there is no such value: the first thing that is not there."""
         if not self.outcomes(experiment):
             said = " ".join(one for found in self.findings if found.name == experiment for one in found.missing)
             return f"results of {experiment}" + (f" ({said.rstrip('.')})" if said else "")
@@ -119,7 +119,7 @@ def _fits(outcome: Outcome, label: str, wanted: str | None) -> bool:
 
 
 def _really(name: str | None) -> list[str | None]:
-    """A name with the set that another stands in for, if one does, and then as it is."""
+    """Return a name with the set that another stands in for, if one does, and then as it is."""
     swapped = name
     for real, other in STANDS_IN.items():
         swapped = swapped and swapped.replace(other, real)
@@ -133,6 +133,6 @@ def _said(label: str, labels: Mapping[str, str | None]) -> str:
 
 
 def common(sides: Iterable[Mapping[Seed, float]]) -> list[Seed]:
-    """Seeds that all sides have, in order."""
+    """Return the seeds that all sides have, in order."""
     first, *others = sides
     return [seed for seed in first if all(seed in other for other in others)]

@@ -27,15 +27,11 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-CONFIRMED, CONTRADICTED, UNDECIDED, UNTESTABLE = VERDICTS = (
-    "confirmed",
-    "contradicted",
-    "undecided",
-    "not testable here",
-)
+from repulse_lab.study.claims import CONFIRMED, CONTRADICTED, UNDECIDED, UNTESTABLE
+
 LEVEL = 0.95
 SHOWN, LISTED = 3, 8
-"""So many parts, and so many things that are missing, are named in a sentence."""
+"""Maximum number of parts, and of things that are missing, named in a sentence."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +52,7 @@ class Kind:
 
 
 def kind(metric: str) -> Kind:
-    """The kind of a metric, by its name."""
+    """Return the kind of a metric, by its name."""
     first = metric.split(" ", maxsplit=1)[0]
     named = {
         "accuracy": Kind("points", margin=0.2),
@@ -73,10 +69,10 @@ def kind(metric: str) -> Kind:
 
 
 def interval(differences: Sequence[float], level: float = LEVEL, single: bool = False) -> tuple[float, float] | None:
-    """Student's t interval of a mean, or None for less than two values.
+    """Compute Student's t interval of a mean, or None for less than two values.
 
     Args:
-        differences: one a seed.
+        differences: one per seed.
         level: how often such intervals hold what they are of.
         single: whether all are differences from one run, which is itself as random as they are.
     """
@@ -96,7 +92,7 @@ class Part:
 
     Attributes:
         about: both sides and their means, in words.
-        differences: ours minus theirs, one a seed.
+        differences: ours minus theirs, one per seed.
         low: what the difference is claimed to be above.
         high: what the difference is claimed to be below.
         kind: of the metric.
@@ -122,11 +118,11 @@ class Part:
         return self.effect - half, self.effect + half
 
     def _range(self, level: float = LEVEL) -> tuple[float, float]:
-        """The interval or, of a lone run, what takes its place."""
+        """Return the interval or, of a lone run, what takes its place."""
         return self.interval(level) or (self.effect - self.kind.margin, self.effect + self.kind.margin)
 
     def state(self, level: float = LEVEL) -> str:
-        """Whether it "holds", "fails" or is "open"."""
+        """Return "holds", "fails" or "open"."""
         low, high = self._range(level)
         if low > self.low and high < self.high:
             return "holds"
@@ -134,7 +130,7 @@ class Part:
 
     @property
     def clearance(self) -> float:
-        """How far the difference is inside its range (or, negative, outside), in half widths of its interval."""
+        """Return how far the difference is inside its range (or, negative, outside), in half widths of its interval."""
         low, high = self._range()
         return min(self.effect - self.low, self.high - self.effect) / max((high - low) / 2, 1e-9)
 
@@ -153,7 +149,7 @@ class Verdict:
     """What became of a claim.
 
     Attributes:
-        word: one of `VERDICTS`.
+        word: one of `repulse_lab.study.claims.VERDICTS`.
         evidence: a sentence or two.
         effect: the difference of the part that decides.
         unit: of the effect.
@@ -170,7 +166,7 @@ class Verdict:
 
 
 def decide(parts: Sequence[Part], absent: Sequence[str] = (), need: str = "all") -> Verdict:
-    """The verdict on a claim.
+    """Decide a claim.
 
     Args:
         parts: that could be tested.

@@ -18,23 +18,23 @@ class Ratio:
 
     Attributes:
         thing: what is measured.
-        beside: what it is compared to.
+        baseline: what it is compared to.
         size: of the problem.
         goal: the largest ratio that is good enough, or None.
     """
 
     thing: str
-    beside: str
+    baseline: str
     size: str = ""
     goal: float | None = None
 
     @property
     def name(self) -> str:
-        return f"{self.thing} / {self.beside}" + (f", {self.size}" if self.size else "")
+        return f"{self.thing} / {self.baseline}" + (f", {self.size}" if self.size else "")
 
 
 @dataclass(frozen=True)
-class Row:
+class Measurement:
     """A ratio that was measured, or a note that says why not.
 
     Attributes:
@@ -58,23 +58,23 @@ class Row:
     note: str = ""
 
     @classmethod
-    def of(cls, about: Ratio, ratios: Sequence[float], cost: float, unit: str = "s", note: str = "") -> Row:
-        """From the ratios of all rounds."""
+    def of(cls, about: Ratio, ratios: Sequence[float], cost: float, unit: str = "s", note: str = "") -> Measurement:
+        """Summarise the ratios of all rounds."""
         low, middle, high = quartiles(ratios)
         return cls(about, middle, low, high, len(ratios), cost, unit, note)
 
     @classmethod
-    def missing(cls, about: Ratio, why: str) -> Row:
+    def missing(cls, about: Ratio, why: str) -> Measurement:
         return cls(about, note=f"not measured: {why}")
 
     @property
     def met(self) -> bool | None:
-        """Whether the goal is reached; None if there is none, or nothing was measured."""
+        """Check whether the goal is reached; None if there is none, or nothing was measured."""
         return None if self.ratio is None or self.about.goal is None else self.ratio <= self.about.goal
 
 
 def quartiles(values: Sequence[float]) -> tuple[float, float, float]:
-    """Lower quartile, median and upper quartile.
+    """Return lower quartile, median and upper quartile.
 
     Examples:
         >>> quartiles([3.0, 1.0, 2.0, 5.0, 4.0]), quartiles([7.0])
@@ -108,7 +108,7 @@ class Curve:
 
 
 @dataclass(frozen=True)
-class Setting:
+class BenchSetting:
     """How to measure.
 
     Attributes:
@@ -124,13 +124,13 @@ class Setting:
     progress: bool = False
 
     def clock(self, **changes: Any) -> Clock:
-        """A clock with as many rounds as there is time for."""
+        """Return a clock with as many rounds as there is time for."""
         few = {"rounds": min(3, changes.get("rounds", 3)), "seconds": 0.2} if self.quick else {}
         return Clock(**changes | few)
 
 
 @dataclass(frozen=True)
-class Group:
+class Benchmark:
     """Measurements that belong together.
 
     Attributes:
@@ -145,13 +145,13 @@ class Group:
     name: str
     title: str
     ratios: Callable[[bool], Sequence[Ratio]]
-    measure: Callable[[Setting], Iterator[Row | Curve]]
+    measure: Callable[[BenchSetting], Iterator[Measurement | Curve]]
     threads: int | None = None
     curves: int = 0
 
 
 @dataclass(frozen=True)
-class Findings:
+class BenchmarkResult:
     """What a group has found.
 
     Attributes:
@@ -167,7 +167,7 @@ class Findings:
     quick: bool
     date: str
     machine: dict[str, Any]
-    rows: list[Row] = field(default_factory=list)
+    rows: list[Measurement] = field(default_factory=list)
     curves: list[Curve] = field(default_factory=list)
 
     def to_json(self) -> dict[str, Any]:
@@ -175,13 +175,13 @@ class Findings:
         return asdict(self) | {"rows": rows}
 
     @staticmethod
-    def from_json(kept: dict[str, Any]) -> Findings:
-        """What `to_json` gave."""
+    def from_json(kept: dict[str, Any]) -> BenchmarkResult:
+        """Read what `to_json` gave."""
         try:
             plain = {key: kept[key] for key in ("group", "quick", "date", "machine")}
             numbers = [{key: row[key] for key in row if key not in ("about", "met")} for row in kept["rows"]]
             abouts = [Ratio(**row["about"]) for row in kept["rows"]]
-            rows = [Row(about, **row) for about, row in zip(abouts, numbers, strict=True)]
-            return Findings(**plain, rows=rows, curves=[Curve(**curve) for curve in kept["curves"]])
+            rows = [Measurement(about, **row) for about, row in zip(abouts, numbers, strict=True)]
+            return BenchmarkResult(**plain, rows=rows, curves=[Curve(**curve) for curve in kept["curves"]])
         except (AttributeError, KeyError, TypeError, ValueError) as reason:
             raise CheckpointError(expected("kept", "the JSON of measurements", repr(reason))) from reason

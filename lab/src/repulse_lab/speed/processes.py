@@ -12,7 +12,7 @@ LONGEST = 300
 """Seconds after which a process is given up."""
 
 
-class ChildError(RepulseError, RuntimeError):
+class ProcessError(RepulseError, RuntimeError):
     """A process that was to be measured has failed."""
 
 
@@ -23,14 +23,14 @@ def start(*arguments: str, **environment: str) -> str:
     try:
         done = subprocess.run(command, env=around, capture_output=True, text=True, check=False, timeout=LONGEST)
     except subprocess.TimeoutExpired as reason:
-        raise ChildError(f"the process took more than {LONGEST // 60} minutes") from reason
+        raise ProcessError(f"the process took more than {LONGEST // 60} minutes") from reason
     if done.returncode:
         why = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
-        raise ChildError(f"the process failed: {why}")
+        raise ProcessError(f"the process failed: {why}")
     return done.stdout
 
 
-def children_seconds() -> float:
-    """Processor seconds of all processes that were started and have ended."""
+def process_seconds() -> float:
+    """Return processor seconds of all processes that were started and have ended."""
     times = os.times()
     return times.children_user + times.children_system

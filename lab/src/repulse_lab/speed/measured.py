@@ -1,4 +1,4 @@
-"""What a process does that is measured from outside: `repulse_lab.speed.child KIND SAMPLES FEATURES CLASSES FOLDER`.
+"""What a process does that is measured from outside: `repulse_lab.speed.measured KIND SAMPLES FEATURES CLASSES FOLDER`.
 
 Prints the most memory it ever held, in bytes. Kinds are "import" and "import laplace", which do nothing more, "fit",
 which retrofits a network of one small layer and keeps features in FOLDER if there is one, and "laplace". The kind
@@ -52,14 +52,14 @@ def fit(samples: int, d: int, classes: int, cache: str | None) -> None:
 
 
 def laplace(samples: int, d: int, classes: int) -> None:
-    from repulse_lab.speed.rivals import fit_laplace, sliced, synthetic
+    from repulse_lab.speed.laplace_torch import fit_laplace, sliced, synthetic
 
     problem = synthetic(samples, d, classes)
     fit_laplace(problem, sliced(problem))
 
 
 def extract(samples: int) -> int:
-    """Microseconds for the features of so many images; the first process tells."""
+    """Measure the microseconds for the features of some images; the first process tells."""
     from repulse.backbone import compute_features, split
     from repulse_lab.networks import build
 
@@ -78,7 +78,7 @@ def extract(samples: int) -> int:
 
 
 def peak() -> int:
-    """Most bytes that this process has held.
+    """Return the peak memory of this process, in bytes.
 
     The kernel's figure for this program alone where there is one: what `getrusage` tells begins with the memory of the
     process that started this one.

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure as Picture
 
-MANY = 12
-"""From so many lines on, those without a band are drawn thin, all without names: a bundle, not a comparison."""
+BUNDLE = 12
+"""Above this number of lines, those without a band are drawn thin, and all without names."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Line:
 
     @staticmethod
     def over(name: str, x: Sequence[float], runs: Sequence[Sequence[float]]) -> Line:
-        """The mean of several runs and, from two on, a band of one standard deviation.
+        """Return the mean of several runs and, from two on, a band of one standard deviation.
 
         Examples:
             >>> line = Line.over("MAP", [0.0, 1.0], [[1.0, 4.0], [3.0, 4.0]])
@@ -84,7 +84,7 @@ class Lines:
     kind: str = "lines"
 
     def draw(self, axis: Axes) -> None:
-        many = len(self.lines) > MANY
+        many = len(self.lines) > BUNDLE
         if self.diagonal:
             axis.plot([0, 1], [0, 1], color=INK, linewidth=0.8, linestyle=":")
         for line, colour in zip(self.lines, cycle(PALETTE), strict=False):
@@ -102,7 +102,7 @@ class Lines:
 
 
 @dataclass(frozen=True)
-class Group:
+class PointGroup:
     """Points of one colour.
 
     Attributes:
@@ -125,7 +125,7 @@ class Points:
     title: str
     x: str
     y: str
-    groups: Sequence[Group]
+    groups: Sequence[PointGroup]
     x_range: Sequence[float] = ()
     y_range: Sequence[float] = ()
     kind: str = "points"
@@ -163,7 +163,7 @@ class Heat:
     log: bool = False
     scale: str = ""
     most: float | None = None
-    groups: Sequence[Group] = ()
+    groups: Sequence[PointGroup] = ()
     kind: str = "heat"
 
     def draw(self, axis: Axes) -> None:
@@ -203,16 +203,16 @@ class Figure:
     columns: int = 3
 
     def picture(self) -> Picture:
-        """Drawn by matplotlib."""
+        """Draw the figure by matplotlib."""
         return panels([panel.draw for panel in self.panels], columns=self.columns, width=3.8)
 
     def to_json(self) -> dict[str, Any]:
-        """All of it as plain JSON; None where there is no number."""
+        """Return all of it as plain JSON; None where there is no number."""
         return without_nan(asdict(self))
 
     @staticmethod
     def from_json(kept: dict[str, Any]) -> Figure:
-        """The figure that `to_json` gave."""
+        """Read what `to_json` gave."""
         try:
             parts = [_panel(dict(part)) for part in kept["panels"]]
             return Figure(kept["name"], kept["caption"], kept["alt"], parts, kept["columns"])
@@ -224,7 +224,7 @@ def _panel(kept: dict[str, Any]) -> Lines | Points | Heat:
     if kept["kind"] == "lines":
         kept["lines"] = [Line(**_with_nan(line, "x", "y", "low", "high")) for line in kept["lines"]]
         return Lines(**kept)
-    kept["groups"] = [Group(**_with_nan(group, "x", "y")) for group in kept["groups"]]
+    kept["groups"] = [PointGroup(**_with_nan(group, "x", "y")) for group in kept["groups"]]
     return Points(**kept) if kept["kind"] == "points" else Heat(**kept)
 
 
@@ -240,4 +240,4 @@ def _labels(axis: Axes, panel: Lines | Points | Heat) -> None:
         axis.set_ylim(*panel.y_range)
 
 
-__all__ = ["Figure", "Group", "Heat", "Line", "Lines", "Points"]
+__all__ = ["Figure", "Heat", "Line", "Lines", "PointGroup", "Points"]

@@ -67,16 +67,16 @@ class Autoencoder(nn.Module):
         self.decoder = _perceptron(latent, 256, 512, pixels)
 
     def encode(self, images: Float[Tensor, "B D"]) -> tuple[Float[Tensor, "B Z"], Float[Tensor, "B Z"]]:
-        """Mean and log-variance of the code of each image."""
+        """Return mean and log-variance of the code of each image."""
         mean, log_variance = self.encoder(images).chunk(2, dim=1)
         return mean, log_variance
 
     def decode(self, codes: Float[Tensor, "B Z"]) -> Float[Tensor, "B D"]:
-        """Pixels between 0 and 1."""
+        """Return pixels between 0 and 1."""
         return self.decoder(codes).sigmoid()
 
     def loss(self, images: Float[Tensor, "B D"], generator: torch.Generator) -> Float[Tensor, ""]:
-        """Negative evidence lower bound, the mean over images."""
+        """Compute the negative evidence lower bound, the mean over images."""
         mean, log_variance = self.encode(images)
         noise = torch.randn(mean.shape, generator=generator)
         drawn = self.decoder(mean + noise * (0.5 * log_variance).exp())
@@ -126,7 +126,7 @@ class Maker:
     def make(
         self, images: UInt8[Tensor, "N 1 28 28"], labels: Int[Tensor, " N"]
     ) -> tuple[UInt8[Tensor, "M 1 28 28"], Float[Tensor, "M 10"]]:
-        """Ambiguous images between digits of a pool, and the ensemble's mean probabilities of them."""
+        """Make ambiguous images between digits of a pool, with the ensemble's mean probabilities of them."""
         codes = self.autoencoder.encode(images.flatten(1).float() / 255)[0]
         kept, beliefs = [], []
         sizes = [len(part) for part in torch.arange(self.effort.candidates).split(2000)]
@@ -141,13 +141,13 @@ class Maker:
         return torch.cat(kept)[chosen], log_probs[chosen].exp()
 
     def draw(self, codes: Float[Tensor, "B Z"]) -> UInt8[Tensor, "B 1 28 28"]:
-        """Decoded images with the contrast of MNIST."""
+        """Decode images with the contrast of MNIST."""
         pixels = self.autoencoder.decode(codes) * self.scale + self.shift
         crisp = (1.2 * pixels - 0.15).clamp(0, 1)
         return (crisp * 255).round().to(torch.uint8).view(-1, 1, 28, 28)
 
     def judge(self, images: UInt8[Tensor, "B 1 28 28"]) -> Float[Tensor, "n B K"]:
-        """Log-probabilities of each member of the ensemble."""
+        """Compute log-probabilities of each member of the ensemble."""
         inputs = normalise(images, MEAN, STD)
         return torch.stack([lenet(inputs).log_softmax(dim=-1) for lenet in self.lenets])
 
@@ -157,7 +157,7 @@ class Maker:
             return kind()
 
     def _train(self, network: Network, loss: Callable[[Network, Tensor], Tensor], rows: int, epochs: int) -> None:
-        """Adam, with a rate that rises and falls once over the few epochs there are."""
+        """Train by Adam, with a rate that rises and falls once over the few epochs there are."""
         batches, rate = -(-rows // 128), 2e-3
         optimizer = torch.optim.Adam(network.parameters(), lr=rate, fused=True)
         schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, rate, total_steps=epochs * batches)
@@ -171,7 +171,7 @@ class Maker:
 
 
 def barycentric(count: int, corners: Int[Tensor, " count"], generator: torch.Generator) -> Float[Tensor, "count 4"]:
-    """Weights that sum to one, uniform over the simplex with the given number of corners (2 to 4); the rest is zero.
+    """Draw weights that sum to one, uniform over the simplex with the given number of corners (2 to 4).
 
     Cutting a stick at uniform places gives pieces that are distributed so.
     """
@@ -184,7 +184,7 @@ def barycentric(count: int, corners: Int[Tensor, " count"], generator: torch.Gen
 def mixtures(
     codes: Float[Tensor, "N Z"], labels: Int[Tensor, " N"], count: int, generator: torch.Generator
 ) -> Float[Tensor, "count Z"]:
-    """Random convex combinations of codes of two, three or four different classes."""
+    """Draw random convex combinations of codes of two, three or four different classes."""
     classes = torch.rand(count, CLASSES, generator=generator).argsort(dim=1)[:, :4]
     sizes = labels.bincount(minlength=CLASSES)
     if not bool(sizes.all()):
@@ -196,13 +196,13 @@ def mixtures(
 
 
 def ambiguous(log_probs: Float[Tensor, "n B K"]) -> Bool[Tensor, " B"]:
-    """Which images the members find ambiguous (total entropy) while agreeing with each other (mutual information)."""
+    """Find images that members call ambiguous (total entropy) while agreeing with each other (mutual information)."""
     doubt = entropy(mean_log_probs(log_probs))
     return (mutual_information(log_probs) <= DISAGREEMENT) & (doubt >= AMBIGUITY[0]) & (doubt <= AMBIGUITY[1])
 
 
 def stratified(values: Float[Tensor, " N"], count: int, generator: torch.Generator) -> Int[Tensor, " count"]:
-    """Rows drawn without replacement over the bins of `STRATA`: a bin of n values has weight n^0.2, its rows the same.
+    """Draw rows without replacement over the bins of `STRATA`: a bin of n values has weight n^0.2, its rows the same.
 
     A bin that has fewer than its share gives all it has; the other bins make up for it. The rows come shuffled.
     """
@@ -215,7 +215,7 @@ def stratified(values: Float[Tensor, " N"], count: int, generator: torch.Generat
 
 
 def shares(sizes: Int[Tensor, " bins"], count: int) -> Int[Tensor, " bins"]:
-    """How many to take from each bin: in proportion to `sizes ** 0.2`, at most all of it, `count` together."""
+    """Return how many to take from each bin: proportional to `sizes ** 0.2`, at most all of it, `count` in total."""
     if int(sizes.sum()) < count:
         wanted = f"enough for at least {count} ambiguous images"
         raise DataError(expected("the candidates", wanted, f"{int(sizes.sum())} of them"))

@@ -1,4 +1,4 @@
-"""laplace-torch, which the fit and the prediction are measured beside, and features for both."""
+"""laplace-torch, which the fit and the prediction are measured against, and features for both."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import BatchSampler, DataLoader, SequentialSampler, TensorDataset
 
-NEEDS = "needs laplace-torch"
+NEEDS_LAPLACE = "needs laplace-torch"
 BATCH = 1024
 
 
 @dataclass(frozen=True, eq=False)
-class Problem:
+class FeatureProblem:
     """Features, their classes, where to repel, and the last layer of the network that made them."""
 
     train: Tensor
@@ -26,8 +26,8 @@ class Problem:
     bias: Tensor
 
 
-def synthetic(samples: int, d: int, classes: int = 10) -> Problem:
-    """Classes that overlap a little, with the means as last layer."""
+def synthetic(samples: int, d: int, classes: int = 10) -> FeatureProblem:
+    """Draw features of classes that overlap a little, with the means as last layer."""
     generator = torch.Generator().manual_seed(0)
     means = torch.randn(classes, d, generator=generator) * (9 / d) ** 0.5
     targets = torch.arange(samples) % classes
@@ -35,26 +35,26 @@ def synthetic(samples: int, d: int, classes: int = 10) -> Problem:
     for part, chosen in zip(train.split(10_000), targets.split(10_000), strict=True):
         part.normal_(generator=generator).add_(means[chosen])
     away = 3 * torch.randn(min(samples, 10_000), d, generator=generator)
-    return Problem(train, targets, away, means, -means.square().sum(dim=1) / 2)
+    return FeatureProblem(train, targets, away, means, -means.square().sum(dim=1) / 2)
 
 
 def has_laplace() -> bool:
     return importlib.util.find_spec("laplace") is not None
 
 
-def sliced(problem: Problem) -> DataLoader[Any]:
-    """Batches that are cut out of the features whole, which costs nothing."""
+def sliced(problem: FeatureProblem) -> DataLoader[Any]:
+    """Cut batches out of the features whole, which costs nothing."""
     data = TensorDataset(problem.train, problem.targets)
     return DataLoader(data, sampler=BatchSampler(SequentialSampler(data), BATCH, drop_last=False), batch_size=None)
 
 
-def collated(problem: Problem) -> DataLoader[Any]:
-    """Batches that are put together sample by sample, as the documentation of laplace-torch does."""
+def collated(problem: FeatureProblem) -> DataLoader[Any]:
+    """Put batches together sample by sample, as the documentation of laplace-torch does."""
     return DataLoader(TensorDataset(problem.train, problem.targets), batch_size=BATCH)
 
 
-def fit_laplace(problem: Problem, batches: DataLoader[Any]) -> Any:
-    """The Kronecker posterior of the last layer, by laplace-torch; without a search for the prior's precision."""
+def fit_laplace(problem: FeatureProblem, batches: DataLoader[Any]) -> Any:
+    """Fit the Kronecker posterior of the last layer by laplace-torch, without a search for the prior's precision."""
     classes, d = problem.weight.shape
     layer = nn.Linear(d, classes, device="meta").to_empty(device="cpu")  # drawing weights would change the random state
     with torch.no_grad():
@@ -73,7 +73,7 @@ def fit_laplace(problem: Problem, batches: DataLoader[Any]) -> Any:
 
 
 def predict_laplace(posterior: Any, features: Tensor, samples: int = 100) -> Tensor:
-    """Mean probabilities over samples of the logits; in parts, for the Jacobians are large."""
+    """Compute mean probabilities over samples of the logits; in parts, for the Jacobians are large."""
     with warnings.catch_warnings(), torch.random.fork_rng(devices=[]):
         warnings.simplefilter("ignore")
         how = {"pred_type": "glm", "link_approx": "mc", "n_samples": samples}

@@ -6,14 +6,13 @@ On CIFAR-10 they stand beside ResNet-20 and ResNet-32 with published weights.
 
 from __future__ import annotations
 
-from repulse_lab.study.grid import Several
-from repulse_lab.study.training import Network
+from repulse_lab.study.training import Network, Networks
 
 LENET = Network("LeNet", "lenet", "cpu-lenet", like="LeNet")
 VGG11 = Network("VGG-11", "vgg11", "cpu-dirty-mnist", width=8, like="VGG-11")
 VGG16 = Network("VGG-16", "vgg16", "cpu-dirty-mnist", width=8, like="VGG-16")
 RESNET18 = Network("ResNet-18", "resnet18", "cpu-dirty-mnist", width=8, spectral_norm=3.0, like="ResNet-18")
-DIGITS = Several((LENET, VGG11, VGG16, RESNET18), {"LeNet": 5, "VGG-11": 3, "VGG-16": 3, "ResNet-18": 3})
+DIGITS = Networks((LENET, VGG11, VGG16, RESNET18), {"LeNet": 5, "VGG-11": 3, "VGG-16": 3, "ResNet-18": 3})
 DIGIT_NOTES = (
     "LeNet is the paper's, trained for 8 epochs; VGG-11, VGG-16 and ResNet-18 have an eighth of its channels and are "
     "trained for 2 epochs, one-cycle.",
@@ -27,7 +26,7 @@ DIGIT_NOTES = (
 
 RESNET20 = Network("ResNet-20", "resnet20", like="WRN-28-10")
 RESNET32 = Network("ResNet-32", "resnet32", like="WRN-28-10")
-PUBLISHED = Several((RESNET20, RESNET32), 3)
+PUBLISHED = Networks((RESNET20, RESNET32), 3)
 NARROW18 = Network("ResNet-18", "resnet18", "cpu-cifar", width=8, like="ResNet-18")
 NARROW11 = Network("VGG-11", "vgg11", "cpu-cifar", width=16)
 PHOTO_NOTES = (
@@ -45,7 +44,7 @@ def full(name: str, label: str, schedule: str, spectral_norm: float | None = 3.0
     return Network(label, name, schedule, spectral_norm=spectral_norm, mod=mod, like=label)
 
 
-PAPER_DIGITS = Several(
+PAPER_DIGITS = Networks(
     (
         full("lenet", "LeNet", "dirty-mnist", None),
         full("vgg11", "VGG-11", "dirty-mnist", None),
@@ -54,8 +53,8 @@ PAPER_DIGITS = Several(
     ),
     5,
 )
-PAPER_WIDE = Several((full("wrn28-10", "WRN-28-10", "cifar", mod=True),), 10, members=5)
-PAPER_PHOTOS = Several(
+PAPER_WIDE = Networks((full("wrn28-10", "WRN-28-10", "cifar", mod=True),), 10, members=5)
+PAPER_PHOTOS = Networks(
     (
         full("resnet18", "ResNet-18", "cifar"),
         full("wrn28-10", "WRN-28-10", "cifar", mod=True),

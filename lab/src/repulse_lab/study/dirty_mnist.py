@@ -10,7 +10,7 @@ import hashlib
 import json
 import pickle
 import warnings
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
@@ -23,8 +23,8 @@ from repulse._files import sweep, write_whole
 from repulse.backbone.fingerprint import as_bytes
 from repulse.backbone.store import explaining_disk_errors, locked
 from repulse.errors import CacheWarning, DataError, RecipeError, check_choice, expected
-from repulse_lab.data.ambiguous import CLASSES, Effort, Maker
-from repulse_lab.data.mnist import mnist
+from repulse_lab.data.registry import load
+from repulse_lab.study.ambiguous import CLASSES, Effort, Maker
 
 FORMAT = 1
 FOLDER = "AmbiguousMNIST"
@@ -56,83 +56,46 @@ class Ambiguous:
 class DirtyMnist:
     """Pairs of an image and a label: clean digits once, then ambiguous digits ten times in a row, each label once.
 
-    `data[rows]` keeps some of the pairs.
-
     Attributes:
         images: `uint8`.
         targets: the label to learn.
         ambiguous: which pairs are of ambiguous digits.
-        soft: probabilities of the classes; one and zeros for clean digits.
-        source: number of the image, the same for its ten copies.
     """
 
     images: UInt8[Tensor, "N 1 28 28"]
     targets: Int[Tensor, " N"]
     ambiguous: Bool[Tensor, " N"]
-    soft: Float[Tensor, "N 10"]
-    source: Int[Tensor, " N"]
 
     def __len__(self) -> int:
         return len(self.images)
 
-    def __getitem__(self, rows: Tensor | slice) -> DirtyMnist:
-        return DirtyMnist(*(getattr(self, field.name)[rows] for field in fields(self)))
 
-
-def dirty_mnist(
-    root: str | Path, split: str = "train", *, cache: str | Path | None = None, seed: int = 0, progress: bool = True
-) -> DirtyMnist:
-    """MNIST with AmbiguousMNIST: 60,000 clean and 60,000 ambiguous pairs to train on, 10,000 and 60,000 to test on.
+def dirty_mnist(root: str | Path, split: str = "train", *, progress: bool = True) -> DirtyMnist:
+    """Load MNIST with AmbiguousMNIST: 60,000 clean and as many ambiguous training pairs; 10,000 and 60,000 for tests.
 
     The 6,000 ambiguous test images that the last 60,000 show ten times each are `ambiguous_mnist(root, "test").images`.
 
     Args:
         root: folder of the data.
         split: "train" or "test".
-        cache: see `ambiguous_mnist`, as for `seed` and `progress`.
-        seed: of the build.
-        progress: whether to show bars.
+        progress: whether to show bars while building.
     """
-    images, labels = mnist(root, split)
-    return combined(images, labels, ambiguous_mnist(root, split, cache=cache, seed=seed, progress=progress))
+    images, labels = load("mnist", split, root).labelled
+    return combined(images, labels, ambiguous_mnist(root, split, progress=progress))
 
 
 def combined(images: UInt8[Tensor, "N 1 28 28"], labels: Int[Tensor, " N"], dirt: Ambiguous) -> DirtyMnist:
-    """Clean and ambiguous digits in one set of pairs."""
+    """Combine clean and ambiguous digits in one set of pairs."""
     clean = len(images)
     return DirtyMnist(
         images=torch.cat([images, dirt.images.repeat_interleave(LABELS, dim=0)]),
         targets=torch.cat([labels, dirt.labels.flatten()]),
         ambiguous=torch.arange(clean + LABELS * len(dirt)) >= clean,
-        soft=torch.cat(
-            [torch.nn.functional.one_hot(labels, CLASSES).float(), dirt.probs.repeat_interleave(LABELS, dim=0)]
-        ),
-        source=torch.cat([torch.arange(clean), clean + torch.arange(len(dirt)).repeat_interleave(LABELS)]),
     )
 
 
-def split_images(data: DirtyMnist, share: float, generator: torch.Generator) -> tuple[DirtyMnist, DirtyMnist]:
-    """Training and validation sets that have no image in common: all ten copies of one go to the same side.
-
-    Args:
-        data: the pairs.
-        share: of the clean and of the ambiguous images that go to the validation set, between 0 and 1.
-        generator: of the choice.
-    """
-    if not 0 < share < 1:
-        raise RecipeError(expected("share", "a number between 0 and 1", repr(share)))
-    held = torch.zeros(len(data), dtype=torch.bool)
-    for kind in (data.ambiguous, ~data.ambiguous):
-        sources = data.source[kind].unique()
-        chosen = sources[torch.randperm(len(sources), generator=generator)[: round(share * len(sources))]]
-        held |= torch.isin(data.source, chosen)
-    return data[~held], data[held]
-
-
-def ambiguous_mnist(
-    root: str | Path, split: str = "train", *, cache: str | Path | None = None, seed: int = 0, progress: bool = True
-) -> Ambiguous:
-    """AmbiguousMNIST: 6,000 digits between classes to train on and 6,000 to test on, each with ten labels.
+def ambiguous_mnist(root: str | Path, split: str = "train", *, progress: bool = True) -> Ambiguous:
+    """Load AmbiguousMNIST: 6,000 digits between classes to train on, 6,000 to test on, each with ten labels.
 
     Reads `AmbiguousMNIST/amnist_samples.pt` and `amnist_labels.pt` in `root` where they are. Otherwise builds the set
     from MNIST, which takes minutes, and keeps it. Built sets differ from the published one in this:
@@ -149,8 +112,6 @@ def ambiguous_mnist(
     Args:
         root: folder of the data.
         split: "train" or "test".
-        cache: folder for the built set, `built-<seed>.safetensors`; `AmbiguousMNIST` in `root` unless given.
-        seed: of the build. The same seed gives the same bytes on the same machine with as many threads.
         progress: whether to show bars while building.
 
     Raises:
@@ -158,18 +119,16 @@ def ambiguous_mnist(
         CacheError: the folder cannot be written to.
     """
     check_choice("split", split, ("train", "test"))
-    if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
-        raise RecipeError(expected("seed", "an integer that is zero or larger", repr(seed)))
     found = published(Path(root) / FOLDER)
     if found is None:
-        found = built(root, Path(cache or Path(root) / FOLDER), seed, Effort(), HELD_BACK, progress)
+        found = built(root, Path(root) / FOLDER, 0, Effort(), HELD_BACK, progress)
     half = len(found) // 2
     part = slice(None, half) if split == "train" else slice(half, None)
     return Ambiguous(found.images[part], found.labels[part], found.probs[part])
 
 
 def published(folder: Path) -> Ambiguous | None:
-    """Both halves from the published files, if they are there."""
+    """Read both halves from the published files, if they are there."""
     names = ("amnist_samples.pt", "amnist_labels.pt")
     there = [(folder / name).is_file() for name in names]
     if not any(there):
@@ -193,7 +152,7 @@ def published(folder: Path) -> Ambiguous | None:
 
 
 def built(root: str | Path, folder: Path, seed: int, effort: Effort, held_back: int, progress: bool) -> Ambiguous:
-    """Both halves from the cache, or built and put there; of several processes, one builds and the others wait."""
+    """Read both halves from the cache, or build them; of several processes, one builds and the others wait."""
     path = folder / f"built-{seed}.safetensors"
     about = {"format": FORMAT, "seed": seed, "held_back": held_back, "effort": asdict(effort)}
     found = _kept(path, about)
@@ -209,13 +168,13 @@ def built(root: str | Path, folder: Path, seed: int, effort: Effort, held_back: 
 
 
 def build(root: str | Path, seed: int, effort: Effort, held_back: int, progress: bool = False) -> Ambiguous:
-    """Both halves, made from MNIST as `ambiguous_mnist` says."""
-    images, labels = mnist(root, "train")
+    """Build both halves from MNIST as `ambiguous_mnist` says."""
+    images, labels = load("mnist", "train", root).labelled
     if not 0 < held_back < len(images):
         raise RecipeError(expected("held_back", f"between 0 and {len(images)}", held_back))
     generator = torch.Generator().manual_seed(seed)
     maker = Maker(images[:-held_back], labels[:-held_back], effort, generator, progress)
-    pools = [(images[-held_back:], labels[-held_back:]), mnist(root, "test")]
+    pools = [(images[-held_back:], labels[-held_back:]), load("mnist", "test", root).labelled]
     halves = [maker.make(*pool) for pool in pools]
     probs = torch.cat([half[1] for half in halves])
     draws = torch.multinomial(probs, LABELS, replacement=True, generator=generator)
@@ -229,7 +188,7 @@ def _packed(data: Ambiguous, about: dict[str, object]) -> bytes:
 
 
 def _kept(path: Path, about: dict[str, object], say: bool = False) -> Ambiguous | None:
-    """What is in the cache, if it is whole and of this build."""
+    """Read what is in the cache, if it is whole and of this build."""
     if not path.is_file():
         return None
     why = "of other settings"
@@ -244,7 +203,7 @@ def _kept(path: Path, about: dict[str, object], say: bool = False) -> Ambiguous 
     except (SafetensorError, OSError, ValueError, TypeError):
         why = "damaged"
     if say:
-        warnings.warn(f"The ambiguous digits in {path} are made anew: the file is {why}.", CacheWarning, stacklevel=2)
+        warnings.warn(f"The ambiguous digits in {path} are built again: the file is {why}.", CacheWarning, stacklevel=2)
     return None
 
 
