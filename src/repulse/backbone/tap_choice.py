@@ -149,7 +149,7 @@ def find_taps(ran: Sequence[Ran], inputs: Tensor | None) -> list[Tap]:
     times = Counter(module.name for module in ran)
     once = [found for found in _maps(ran, inputs) if times[found.name] == 1]
     maps = _trunk([found for found in once if not re.search(r"attn|attention", found.name, re.IGNORECASE)])
-    if inputs is not None and all(found.size == 1 for found in maps):
+    if inputs is not None and _is_perceptron(maps, inputs):
         return _of_perceptron(maps, inputs)
     tokens = [found for found in maps if found.is_tokens and found.is_block and found.size > 1]
     maps = tokens if len(tokens) > 1 else [found for found in maps if not found.is_tokens]
@@ -256,6 +256,12 @@ def _of_depths(maps: Sequence[_Map]) -> list[Tap]:
         return []
     depths = dict.fromkeys(max(round(len(longest) * quarter / 4), 1) - 1 for quarter in (1, 2, 3))
     return [longest[depth].tap() for depth in depths]
+
+
+def _is_perceptron(maps: Sequence[_Map], inputs: Tensor) -> bool:
+    """Check whether all outputs are vectors, and some module took the whole input."""
+    took = [math.prod(found.ran.entered[1:]) for found in maps if found.ran.entered is not None]
+    return inputs[0].numel() in took and all(found.size == 1 for found in maps)
 
 
 def _of_perceptron(maps: Sequence[_Map], inputs: Tensor) -> list[Tap]:
