@@ -15,7 +15,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from repulse._mapped import CHUNK, give_back, walk
+from repulse._mapped import CHUNK, blocks_of, walk
 
 MAX_EXACT = 2048
 """Number of features up to which all axes are computed."""
@@ -84,7 +84,6 @@ def _bounds(features: Tensor, low: Tensor, high: Tensor) -> Float[Tensor, "2 d"]
     such deviations: a column that is almost always zero may have any ordinary value elsewhere.
     """
     columns = _spaced(features, 256).double().T.contiguous()
-    give_back(features)
     centre = columns.median(dim=1).values
     distances = (columns - centre.unsqueeze(1)).abs_().sort(dim=1).values
     yardstick = distances[:, : max(math.ceil(0.99 * columns.shape[1]) - 1, 1)].square().mean(dim=1).sqrt()
@@ -100,8 +99,8 @@ def _bounds(features: Tensor, low: Tensor, high: Tensor) -> Float[Tensor, "2 d"]
 
 
 def _spaced(features: Tensor, most: int) -> Tensor:
-    """Return at most this many rows, evenly spaced."""
-    return features[:: -(-len(features) // most)]
+    """Copy at most this many rows, evenly spaced; those of a mapped file are read, not looked at."""
+    return blocks_of(features, range(0, len(features), -(-len(features) // most)), 1)
 
 
 @dataclass(frozen=True, eq=False)
