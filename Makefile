@@ -37,7 +37,7 @@ $(VENV)/.demo: $(VENV)/.torch $(INPUTS)
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.torch $(INPUTS)
-	$(PIP) install --quiet --constraint constraints.txt --editable '.[dev]' --editable 'lab[laplace,text]'
+	$(PIP) install --quiet --constraint constraints.txt --editable '.[dev]' --editable 'lab[laplace,text,images]'
 	@touch $@ $(VENV)/.demo
 
 setup: $(VENV)/.dev

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import copy
+import importlib.util
 import itertools
 import os
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 import torch
@@ -462,6 +464,27 @@ def test_wide_networks_have_few_columns():
     assert [(tap.group, tap.columns) for tap in found] == [(6, 86), (6, 684), (6, 342)]
     assert sum(tap.columns for tap in found) <= MAX_COLUMNS
     assert within_columns(found[:1]) == found[:1]
+
+
+def tapped_script():
+    path = Path(__file__).parents[2] / "benchmarks" / "tapped.py"
+    spec = importlib.util.spec_from_file_location("tapped", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+TAPPED = tapped_script()
+
+
+@pytest.mark.parametrize("name", TAPPED.NETWORKS)
+def test_the_table_of_real_architectures_is_what_is_tapped(name):
+    try:
+        backbone = TAPPED.tapped(name)
+    except ImportError as reason:
+        pytest.skip(f"{reason}")
+    assert TAPPED.row(name, backbone) in TAPPED.PAGE.read_text().splitlines()
+    assert sum(tap.columns for tap in backbone.taps) <= MAX_COLUMNS
 
 
 # Layers by name.

@@ -33,7 +33,8 @@ from repulse.backbone.endings import (
     refusal,
     weights_of,
 )
-from repulse.backbone.tap_choice import Ran, find_taps, named_taps, within_columns
+from repulse.backbone.maps import Ran
+from repulse.backbone.tap_choice import find_taps, named_taps, within_columns
 from repulse.backbone.taps import INPUTS, Tap, fits, signal_in, tensor_in
 from repulse.errors import BackboneError, expected
 

@@ -15,7 +15,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from repulse._mapped import MAX_ROWS, release_pages, row_chunks
+from repulse._mapped import MAX_ROWS, read_blocks, row_chunks
 
 MAX_EXACT = 2048
 """Number of features up to which all axes are computed."""
@@ -115,10 +115,8 @@ def _bounds(features: Tensor, low: Tensor, high: Tensor) -> Float[Tensor, "2 d"]
 
 
 def _spaced(features: Tensor, most: int) -> Tensor:
-    """Copy at most this many rows, evenly spaced."""
-    rows = features[:: -(-len(features) // most)].clone()
-    release_pages(features)
-    return rows
+    """Copy at most this many rows, evenly spaced; those of a mapped file are read, not looked at."""
+    return read_blocks(features, range(0, len(features), -(-len(features) // most)), 1)
 
 
 @dataclass(frozen=True, eq=False)
