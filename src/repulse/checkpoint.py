@@ -35,9 +35,11 @@ from repulse.backbone.fingerprint import architecture_of, weights_of
 from repulse.backbone.split import Backbone, unwrap
 from repulse.backbone.taps import Tap
 from repulse.errors import CheckpointError, RecipeError, expected
+from repulse.particles.centre import Centre
+from repulse.particles.centred import CentredHeads
 from repulse.particles.heads import Heads
 from repulse.particles.history import Epoch
-from repulse.particles.tasks import KINDS
+from repulse.particles.tasks import KINDS, Task
 from repulse.recipe import Recipe
 
 FORMAT = 1
@@ -66,6 +68,7 @@ def save(contents: Contents, folder: str | Path) -> Path:
         "format": FORMAT,
         "versions": {"repulse": __version__, "torch": str(torch.__version__)},
         "heads": {"file": file.name, "sha256": digest, "count": heads.count, "features": heads.features},
+        "centred": _structure_of(heads),
         "task": {"kind": heads.task.kind, **dataclasses.asdict(heads.task)},
         "recipe": None if heads.recipe is None else dataclasses.asdict(heads.recipe),
         "network": contents.network,
@@ -122,13 +125,7 @@ def read(folder: str | Path, model: nn.Module) -> Contents:
         recipe = None if about["recipe"] is None else Recipe(**_with_tuples(about["recipe"]))
         ending, taps = Ending(**_with_tuples(about["ending"])), [Tap(**tap) for tap in about["taps"]]
         history = tuple(Epoch(**epoch) for epoch in about["history"])
-        heads = Heads(
-            about["heads"]["count"],
-            about["heads"]["features"],
-            task,
-            () if recipe is None else recipe.hidden,
-            torch.Generator(),  # not the caller's
-        )
+        heads = _empty_heads(about, task, () if recipe is None else recipe.hidden)
         heads.load_state_dict(_read_weights(folder, about["heads"]), assign=True)  # of the type they were saved in
         layers = [model.get_submodule(name) for name in ending.layers]
         names, repulsion, several = about["class_names"], about["repulsion"], about["several"]
@@ -143,6 +140,22 @@ def read(folder: str | Path, model: nn.Module) -> Contents:
     heads.requires_grad_(False)
     heads.to(next((p.device for p in model.parameters()), torch.device("cpu")))
     return Contents(backbone, heads, repulsion, None if names is None else tuple(names), about["network"])
+
+
+def _structure_of(heads: Heads) -> dict[str, Any] | None:
+    """Return what is needed to make room for heads around a centre; None for heads without one."""
+    if not isinstance(heads, CentredHeads):
+        return None
+    return {"centre": dataclasses.asdict(heads.centre), **heads.structure}
+
+
+def _empty_heads(about: dict[str, Any], task: Task, hidden: tuple[int, ...]) -> Heads:
+    """Make room for the tensors of saved heads."""
+    count, features = about["heads"]["count"], about["heads"]["features"]
+    if about["centred"] is None:
+        return Heads(count, features, task, hidden, torch.Generator())  # not the caller's
+    structure = dict(about["centred"])
+    return CentredHeads(count, features, task, hidden, centre=Centre(**structure.pop("centre")), **structure)
 
 
 def _read_metadata(folder: Path) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from repulse.backbone.features import Features, compute_features
 from repulse.backbone.ranks import Ranks, is_first
 from repulse.backbone.reading import first_batch
 from repulse.backbone.split import Backbone, split, unwrap
+from repulse.backbone.taps import INPUTS
 from repulse.ensemble import Ensemble
 from repulse.errors import (
     BackboneError,
@@ -39,6 +40,7 @@ def retrofit(
     model: nn.Module,
     data: Iterable[Any],
     *,
+    validation: Iterable[Any] | None = None,
     repulsion: Source | FeatureSource | Iterable[Any] | Tensor | str | None = AUTO,
     layers: str | Sequence[str] | None = None,
     last_layer: str | None = None,
@@ -62,6 +64,9 @@ def retrofit(
         model: a trained network that ends in a linear layer (or a 1x1 convolution), with or without a softmax after it.
         data: batches of `(inputs, targets)`, or mappings that hold `labels`; read from its start two or three times.
             Inputs are a tensor, a mapping of tensors or a tuple of several.
+        validation: batches like those of `data` that the network was not trained on. They decide how much of a
+            prediction is the network's, at which temperature, and how much noise a regression has; without them the
+            network's own probabilities are kept, overconfident as they may be.
         repulsion: where heads should disagree: a source from `repulse.repulsion`, a loader of unlabelled batches, a
             tensor of ready features, None for nowhere (LL-E), or "auto": what `repulse.repulsion.choose` finds for the
             kind of inputs (images, tables, texts, signals, anything else), made from the training data. Recipes that do
@@ -110,6 +115,11 @@ def retrofit(
         cache_dtype=cache_dtype,
         progress=progress,
     )
+    held_out = None
+    if validation is not None:
+        folder = None if cache is None else Path(cache) / "validation"
+        found = compute_features(backbone, validation, None, device=place, cache=folder, progress=progress)
+        held_out = found.train.float(), _targets(found, single)
     weight, bias = backbone.weights
     if single:  # one logit z is two, -z/2 and z/2
         weight, bias = (torch.cat([-part / 2, part / 2]) for part in (weight, bias))
@@ -122,10 +132,22 @@ def retrofit(
         classes=len(weight) if recipe.task == "classification" else None,
         start=(weight, bias),
         taps=backbone.width - backbone.penultimate,
+        validation=held_out,
+        inputs=_tapped_inputs(backbone, features.train) if recipe.task == "regression" else None,
         progress=progress and is_first(),
     )
     heads = Ranks(place, backbone.width).agree(lambda: fit().cpu()).to(place)
     return Ensemble(backbone, heads, _in_words(source, features.repulsion), names)
+
+
+def _tapped_inputs(backbone: Backbone, features: Tensor) -> Tensor | None:
+    """Return the columns of features that are the network's inputs themselves, if these are tapped."""
+    begin = backbone.penultimate
+    for tap in backbone.taps:
+        if tap.reads == INPUTS:
+            return features[:, begin : begin + tap.columns].float()
+        begin += tap.columns
+    return None
 
 
 def _first(data: Iterable[Any], recipe: Recipe) -> Any:

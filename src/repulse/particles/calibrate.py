@@ -18,7 +18,7 @@ from torch import Tensor
 
 from repulse._mapped import row_chunks
 from repulse.errors import FitWarning
-from repulse.particles.centre import ALPHAS, MARGIN, Centre, choose_centre
+from repulse.particles.centre import Centre, choose_centre
 from repulse.particles.centred import CentredHeads
 from repulse.particles.distance import DistanceColumns, Release
 from repulse.particles.heads import Heads
@@ -41,6 +41,9 @@ MAX_REFERENCE = 20_000
 
 HELD_OUT = 6
 """Without validation data, a regression keeps every sixth row from the fit, to see there how far heads disagree."""
+
+NUMBER_ALPHAS = (0.75, 0.5, 0.25, 0.0)
+"""Shares of the network in the centre of a regression that are tried besides the whole of it."""
 
 Network = tuple[Tensor, Tensor]
 """Weight and bias of the network's last layer."""
@@ -178,17 +181,28 @@ def centre_numbers(
     alpha = 1.0
     if assumed.measured:
         outputs = torch.cat([part[1] for part in parts])[:, 0].double()  # pyright: ignore
-        costs = {}
-        for share in ALPHAS:
-            residuals = targets.double() - share * outputs - (1 - share) * mean
-            found = choose_noise(residuals, disagreement, (USUAL_SHARE,))
-            costs[share] = found.cost + (0.0 if share == 1 else MARGIN)
-        alpha = min(costs, key=costs.__getitem__)
+        alpha = _better_centre(targets.double(), outputs, mean)
         noise = choose_noise(targets.double() - alpha * outputs - (1 - alpha) * mean, disagreement)
     else:
         typical = disagreement.median().expand(len(assumed.residuals))
         noise = choose_noise(assumed.residuals, typical.cpu(), (USUAL_SHARE,))
     return _with_noise(made, alpha, noise)
+
+
+def _better_centre(targets: Tensor, network: Tensor, heads: Tensor) -> float:
+    """Choose the share of the network in the centre of a regression by squared errors.
+
+    The network stays alone unless another centre is better by more than one standard error of the difference: few rows
+    cannot tell.
+    """
+    best, least = 1.0, 0.0
+    squared = (targets - network).square()
+    for share in NUMBER_ALPHAS:
+        gain = squared - (targets - share * network - (1 - share) * heads).square()
+        error = float(gain.std(correction=0)) / math.sqrt(len(gain))
+        if float(gain.mean()) > max(error, least):
+            best, least = share, float(gain.mean())
+    return best
 
 
 def _with_noise(made: CentredHeads, alpha: float, noise: Noise) -> CentredHeads:
