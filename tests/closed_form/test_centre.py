@@ -1,0 +1,296 @@
+"""Heads around the network: closed forms of the centre, the release and the noise, and what they promise."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.testing import assert_close
+
+from repulse import ClassPrediction, DataError, Recipe, RegressionPrediction, fit_heads
+from repulse.particles.calibrate import _better_centre, assume_noise
+from repulse.particles.centre import Centre, calibration_cost, choose_centre, recentred
+from repulse.particles.centred import CentredHeads
+from repulse.particles.noise import GAUSSIAN, TAILS, Noise, choose_noise, leave_one_out, tail_factors
+from repulse.particles.tasks import Classification, Regression
+
+from .naive import random
+
+often = settings(deadline=None, max_examples=40, derandomize=True, database=None)
+QUICK = Recipe(epochs=3, heads=4, lr=1e-2)
+pytestmark = pytest.mark.filterwarnings("ignore::repulse.errors.FitWarning")
+
+
+def uniform(*shape, seed=0):
+    return torch.rand(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+@pytest.mark.parametrize("alpha", [0.0, 0.5, 1.0])
+def test_members_average_to_the_centre(alpha):
+    """`mean_i z_i = (alpha z_0 + (1 - alpha) mean_j h_j) / (T s)`, and differ as the heads do."""
+    network, heads, release = random(6, 3), random(5, 6, 3, seed=1), 1 + uniform(6)
+    found = recentred(network, heads, release, alpha, 2.0)
+    middle = (alpha * network + (1 - alpha) * heads.mean(dim=0)) / (2 * release.unsqueeze(1))
+    assert_close(found.mean(dim=0), middle)
+    assert_close(found - found.mean(dim=0), heads - heads.mean(dim=0))
+
+
+def test_with_the_network_alone_the_class_is_the_network_s():
+    network, heads = random(200, 4), random(5, 200, 4, seed=1)
+    found = recentred(network, heads, torch.ones(200, dtype=torch.float64), 1.0, 1.0).mean(dim=0)
+    assert torch.equal(found.argmax(dim=1), network.argmax(dim=1))
+
+
+def test_equal_heads_are_the_network_and_doubt_nothing():
+    network = random(20, 3)
+    found = recentred(network, random(1, 20, 3, seed=1).expand(4, -1, -1), torch.ones(20).double(), 1.0, 1.0)
+    prediction = ClassPrediction(found.log_softmax(dim=-1))
+    assert_close(prediction.probs, network.softmax(dim=-1))
+    assert float(prediction.epistemic.max()) < 1e-12
+
+
+def test_along_a_ray_the_centre_stays_bounded_while_the_network_s_logits_grow():
+    """The release is a ratio of mean squares, which grows faster than logits that are linear."""
+    steps = torch.logspace(1, 8, 8, dtype=torch.float64)
+    logits = steps.unsqueeze(1) * torch.tensor([[3.0, -3.0]], dtype=torch.float64)
+    middle = recentred(logits, torch.zeros(2, 8, 2).double(), steps.square(), 1.0, 1.0).mean(dim=0)
+    assert float(middle.abs().max()) <= 0.3 + 1e-12
+
+
+def test_the_cost_is_the_likelihood_and_the_surprise_of_the_hits():
+    """By hand: two samples, confidences 0.9 and 0.6, the first right."""
+    log_probs = torch.tensor([[[0.9, 0.1], [0.4, 0.6]]], dtype=torch.float64).log()
+    surprise = (1.5 - 1) ** 2 / (2 * (0.09 + 0.24) + 1)
+    wanted = -math.log(0.9) - math.log(0.4) + surprise
+    assert calibration_cost(log_probs, torch.tensor([0, 0])) == pytest.approx(wanted)
+
+
+@pytest.mark.parametrize("temperature", [0.5, 1.0, 3.0])
+def test_the_temperature_of_an_overconfident_network_is_found(temperature):
+    """Labels drawn from the softmax of logits that the network multiplies."""
+    logits = 2 * random(20_000, 3)
+    labels = torch.multinomial(logits.softmax(dim=1), 1, generator=torch.Generator().manual_seed(0)).squeeze(1)
+    heads = 1e-3 * random(3, 20_000, 3, seed=2)
+    found = choose_centre(temperature * logits, heads, torch.ones(20_000).double(), labels)
+    assert found.alpha * temperature / found.temperature == pytest.approx(1, rel=0.1)
+
+
+def test_the_heads_are_the_centre_where_they_know_more():
+    truth = 3 * random(5000, 3)
+    labels = torch.multinomial(truth.softmax(dim=1), 1, generator=torch.Generator().manual_seed(0)).squeeze(1)
+    heads = truth + 0.1 * random(4, 5000, 3, seed=1)
+    found = choose_centre(random(5000, 3, seed=2), heads, torch.ones(5000).double(), labels)
+    assert found.alpha == 0
+    assert choose_centre(None, heads, torch.ones(5000).double(), labels).alpha == 0
+
+
+def test_few_labels_keep_the_network():
+    """A difference of less than two nats in all is not enough to leave it."""
+    network = 3 * random(4, 2)
+    labels = network.argmax(dim=1)
+    heads = (network + 0.01).expand(3, -1, -1) + 0.001 * random(3, 4, 2, seed=1)
+    assert choose_centre(network, heads, torch.ones(4).double(), labels).alpha == 1
+
+
+@pytest.mark.parametrize("tail", TAILS)
+def test_tail_factors_make_a_student_t_of_unit_variance(tail):
+    scipy = pytest.importorskip("scipy.stats")
+    factors = tail_factors(tail)
+    assert float(factors.mean()) == pytest.approx(1)
+    if tail < GAUSSIAN:
+        quantiles = scipy.invgamma.ppf((torch.arange(16).numpy() + 0.5) / 16, tail / 2)
+        assert_close(factors, torch.from_numpy(quantiles / quantiles.mean()), rtol=1e-9, atol=0)
+
+
+def test_noise_and_share_are_those_that_made_the_residuals():
+    disagreement = 4 * uniform(20_000, seed=1)
+    noise = Noise(2.0, 0.35, GAUSSIAN, float(disagreement.median()))
+    variance = noise.aleatoric + noise.gain**2 * disagreement
+    found = choose_noise(random(20_000) * variance.sqrt(), disagreement)
+    assert found.tau2 == pytest.approx(2.0, rel=0.1)
+    assert found.share == 0.35
+    assert found.tail >= 30
+
+
+def test_neither_part_of_the_variance_vanishes():
+    for residuals in (torch.zeros(50).double(), 1e6 * random(50)):
+        found = choose_noise(residuals, 1e-9 * uniform(50))
+        assert found.aleatoric > 0
+        assert 0.02 <= found.share <= 0.35
+        assert math.isfinite(found.gain)
+
+
+def test_a_better_centre_must_be_better_than_chance():
+    targets = random(60)
+    network = targets + 0.5 * random(60, seed=1)
+    assert _better_centre(targets, network, network + 0.01 * random(60, seed=2)) == 1.0
+    assert _better_centre(targets, network, targets + 0.01 * random(60, seed=2)) == 0.0
+    assert _better_centre(targets, targets + 0.01 * random(60, seed=1), random(60, seed=2)) == 1.0
+
+
+def test_leave_one_out_is_leaving_one_out():
+    """The residual at a row is that of the same regression, with the same ridge and width, fitted without it."""
+    x, y = random(40, 2), random(40, seed=1)
+    y = x[:, 0] + 0.1 * y
+    found, noise = leave_one_out(x, y)
+    assert float(found.square().mean().sqrt()) == pytest.approx(0.1, rel=0.5)
+    assert noise == pytest.approx(0.01, rel=0.6)
+    shifted, _ = leave_one_out(5 + 3 * x, 7 + 2 * y)
+    assert_close(shifted, 2 * found, rtol=1e-6, atol=1e-8)  # units do not matter
+
+
+def test_noise_is_assumed_larger_than_a_network_shows_that_knows_its_rows_by_heart():
+    x, noise = random(300, 3), 0.5 * random(300, seed=1)
+    features = torch.cat([x[:, :1] + noise.unsqueeze(1), x], dim=1).float()  # the first feature is the target itself
+    targets = (x[:, 0] + noise).float()
+    network = torch.tensor([[1.0]]), torch.zeros(1)
+    with pytest.warns(UserWarning, match="knows its training rows by heart"):
+        assumed = assume_noise(features, targets, network, None, x.float())
+    assert assumed.noise == pytest.approx(0.5 * math.sqrt(1.5), rel=0.25)
+    measured = assume_noise(features, targets, network, (features[:50] + 0.1, targets[:50]), None)
+    assert measured.noise == pytest.approx(0.1, rel=1e-3)
+
+
+@given(st.integers(1, 6), st.integers(1, 5), st.booleans(), st.integers(0, 10**6))
+@often
+def test_quantiles_invert_the_distribution_function(members, samples, heavy, seed):
+    tail = tail_factors(3.0) if heavy else None
+    p = RegressionPrediction(random(members, samples, seed=seed), 0.1 + uniform(members, samples, seed=seed), tail)
+    for q in (0.01, 0.5, 0.975):
+        assert_close(p.cdf(p.quantile(q)), torch.full((samples,), q, dtype=torch.float64), rtol=0, atol=1e-9)
+    low, high = p.interval(0.9)
+    assert bool((low < high).all())
+    assert_close(p.total, p.aleatoric + p.epistemic)
+    if heavy:
+        assert_close(p.quantile(0.5), p.mean, rtol=1e-9, atol=1e-9)
+
+
+def test_the_density_integrates_to_one_and_belongs_to_its_distribution():
+    p = RegressionPrediction(random(3, 1), 0.5 + uniform(3, 1), tail_factors(4.0))
+    grid = torch.linspace(-60, 60, 60_001, dtype=torch.float64)
+    wide = RegressionPrediction(p.means.expand(3, len(grid)), p.variances.expand(3, len(grid)), p.tail)
+    density = wide.log_likelihood(grid).exp()
+    assert float(torch.trapezoid(density, grid)) == pytest.approx(1, abs=1e-6)
+    below = torch.cumulative_trapezoid(density, grid)
+    assert_close(below, wide.cdf(grid)[1:] - wide.cdf(grid)[0], rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("q", [0.0, 1.0, -0.5, float("nan")])
+def test_quantiles_of_what_is_no_probability_are_refused(q):
+    p = RegressionPrediction(torch.zeros(2, 3), torch.ones(2, 3))
+    with pytest.raises(DataError, match="Expected `q` to be a probability between 0 and 1"):
+        p.quantile(q)
+    with pytest.raises(DataError, match="Expected `level` to be a probability between 0 and 1"):
+        p.interval(q)
+
+
+def test_parts_of_a_prediction_keep_its_tail():
+    p = RegressionPrediction(random(3, 8), torch.ones(3, 8).double(), tail_factors(6.0))
+    joined = type(p).cat([p[:3], p[3:]])
+    assert_close(joined.log_likelihood(p.mean), p.log_likelihood(p.mean))
+    assert_close(p[2].quantile(0.9), p.quantile(0.9)[2:3])
+    assert p.cpu().tail is not None
+
+
+def blobs(count=400, seed=0):
+    x = torch.randn(count, 6, generator=torch.Generator().manual_seed(seed))
+    return x, (x[:, 0] + x[:, 1] > 0).long()
+
+
+LAYER = torch.tensor([[-1.0, -1.0, 0, 0, 0, 0], [1.0, 1.0, 0, 0, 0, 0]]), torch.zeros(2)
+
+
+def test_fitted_heads_are_centred_on_the_network():
+    """Without labels the mean logits are the network's where nothing is released, and less than these elsewhere."""
+    x, y = blobs()
+    heads = fit_heads(x, y, 5 * blobs(seed=1)[0], QUICK, start=LAYER, progress=False)
+    assert isinstance(heads, CentredHeads)
+    assert heads.centre == Centre(1.0, 1.0)
+    assert heads.features == 6
+    released = heads.release(heads.distances.mean_squares(x))
+    inside = released == 1
+    assert float(inside.float().mean()) > 0.85
+    network = x @ LAYER[0].T
+    assert_close(heads(x).mean(dim=0), network / released.unsqueeze(1), rtol=1e-4, atol=1e-4)
+
+
+def test_predictions_far_out_are_no_longer_the_network_s():
+    x, y = blobs()
+    heads = fit_heads(x, y, 5 * blobs(seed=1)[0], QUICK, start=LAYER, progress=False)
+    far = heads.predict(1000 * x)
+    assert float(far.confidence.mean()) < 0.99
+    assert float(far.epistemic.median()) > float(heads.predict(x).epistemic.quantile(0.95))
+
+
+def test_validation_labels_decide_the_temperature():
+    x, y = blobs(2000)
+    flipped = torch.where(torch.rand(2000, generator=torch.Generator().manual_seed(3)) < 0.3, 1 - y, y)
+    sure = 20 * LAYER[0], LAYER[1]
+    plain = fit_heads(x[:1000], y[:1000], None, QUICK, start=sure, progress=False)
+    told = fit_heads(
+        x[:1000], y[:1000], None, QUICK, start=sure, validation=(x[1000:], flipped[1000:]), progress=False
+    )
+    assert isinstance(told, CentredHeads)
+    assert told.centre.temperature > 5 or told.centre.alpha < 1
+    before, after = (heads.predict(x[1000:]).log_likelihood(flipped[1000:]).mean() for heads in (plain, told))
+    assert float(after) > float(before) + 0.5
+
+
+@pytest.mark.parametrize(
+    ("validation", "message"),
+    [
+        ((torch.zeros(4, 5), torch.zeros(4).long()), "of shape \\(samples, 6\\)"),
+        ((torch.zeros(4, 6), torch.tensor([0, 1, 2, 5])), "between 0 and 1"),
+        ((torch.full((4, 6), math.nan), torch.zeros(4).long()), "Expected `validation` to be finite"),
+    ],
+)
+def test_validation_data_that_does_not_fit_is_refused(validation, message):
+    x, y = blobs(50)
+    with pytest.raises(DataError, match=message):
+        fit_heads(x, y, None, QUICK, start=LAYER, validation=validation, progress=False)
+
+
+def test_validation_of_one_class_is_taken():
+    x, y = blobs(50)
+    heads = fit_heads(
+        x, y, None, QUICK, start=LAYER, validation=(x[:5], torch.ones(5, dtype=torch.int64)), progress=False
+    )
+    assert isinstance(heads, CentredHeads)
+
+
+def test_a_last_layer_of_another_shape_is_refused():
+    x, y = blobs(50)
+    with pytest.raises(DataError, match=r"Expected `start` to be a weight of shape \(2, 6\)"):
+        fit_heads(x, y, None, QUICK, start=(torch.zeros(3, 6), torch.zeros(3)), progress=False)
+
+
+def test_regression_keeps_the_network_s_mean_and_covers_what_it_says():
+    x = torch.rand(1200, 3, generator=torch.Generator().manual_seed(0))
+    noise = 0.2 * torch.randn(1200, generator=torch.Generator().manual_seed(1))
+    y = x.sum(dim=1) + noise
+    layer = torch.ones(1, 3), torch.zeros(1)
+    recipe = QUICK.replace(task="regression")
+    heads = fit_heads(
+        x[:500], y[:500], 3 * x[:200], recipe, start=layer, validation=(x[500:700], y[500:700]), progress=False
+    )
+    assert isinstance(heads.task, Regression)
+    prediction = heads.predict(x[700:])
+    assert isinstance(prediction, RegressionPrediction)
+    if isinstance(heads, CentredHeads) and heads.centre.alpha == 1:
+        assert_close(prediction.mean, x[700:].sum(dim=1), rtol=1e-4, atol=1e-4)
+    low, high = prediction.interval(0.95)
+    inside = float(((y[700:] > low) & (y[700:] < high)).float().mean())
+    assert 0.9 < inside <= 1  # 500 rows of 95 %: five standard errors
+    assert 0.01 < float((prediction.epistemic / prediction.total).median()) < 0.4
+
+
+def test_heads_without_a_network_are_centred_on_their_mean():
+    x, y = blobs()
+    heads = fit_heads(x, y, None, QUICK.replace(epochs=60), progress=False)
+    assert isinstance(heads, CentredHeads)
+    assert heads.centre.alpha == 0
+    assert isinstance(heads.task, Classification)
+    assert float((heads.predict(x).labels == y).float().mean()) > 0.9
