@@ -6,6 +6,7 @@ import importlib.util
 import json
 import math
 import re
+import subprocess
 import sys
 from html.parser import HTMLParser
 
@@ -34,6 +35,11 @@ def test_version():
     assert (done.exit_code, done.stdout) == (0, f"repulse {repulse.__version__}\n")
 
 
+def test_the_module_is_the_command():
+    done = subprocess.run([sys.executable, "-m", "repulse", "--version"], capture_output=True, text=True, check=True)
+    assert done.stdout == f"repulse {repulse.__version__}\n"
+
+
 @pytest.mark.parametrize("arguments", [["--help"], ["-h"], []])
 def test_help_names_the_commands(arguments):
     done = run(*arguments)
@@ -57,13 +63,13 @@ def test_a_number_of_seeds_that_makes_no_sense_is_refused(seeds, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
-def test_without_the_lab_extra_the_demo_says_what_to_install(monkeypatch, tmp_path):
+@pytest.mark.parametrize("absent", [["sklearn"], ["matplotlib"], ["sklearn", "matplotlib"]])
+def test_without_its_extra_the_demo_says_what_to_install(absent, monkeypatch, tmp_path):
     found = importlib.util.find_spec
-    absent = {"sklearn", "jinja2"}
     monkeypatch.setattr(importlib.util, "find_spec", lambda name, *more: None if name in absent else found(name, *more))
     done = run("demo", "--out", tmp_path / "out")
     assert (done.exit_code, done.stdout) == (2, "")
-    assert done.stderr == "repulse demo needs sklearn, jinja2: install the `lab` extra, `pip install 'repulse[lab]'`.\n"
+    assert done.stderr == f"repulse demo needs {' and '.join(absent)}: pip install 'repulse[demo]'\n"
     assert not (tmp_path / "out").exists()
 
 

@@ -1,4 +1,4 @@
-"""The command line of the library: `repulse demo`."""
+"""The command line of the library. Each command is a thin function: options, one call, what it prints."""
 
 from __future__ import annotations
 
@@ -43,17 +43,17 @@ def _root(
 @app.command()
 def demo(
     out: Annotated[Path, typer.Option(help="Folder for the page and the numbers.")] = Path("demo"),
-    seeds: Annotated[int, typer.Option(min=1, help="How many networks to train; each takes about ten seconds.")] = 3,
+    seeds: Annotated[int, typer.Option(min=1, help="Number of networks to train; each takes about ten seconds.")] = 3,
     map_to: Annotated[Path | None, typer.Option("--map", help="Also save the uncertainty map as this picture.")] = None,
     browse: Annotated[bool, typer.Option("--browse", help="Open the page in a browser at the end.")] = False,
 ) -> None:
     """Train a small network on digits, retrofit it, and see what it does not know.
 
-    The network is compared with itself with a plain ensemble of last layers (LL-E), and with ensembles whose heads are
-    pushed apart on synthetic images (fs-RLL-E): on clean digits, on ambiguous ones, and on things that are no
-    digits at all. Writes one self-contained page. Needs no data beyond scikit-learn's own.
+    The network is compared with a plain ensemble of last layers (LL-E) and with ensembles whose heads repel each other
+    on synthetic images (fs-RLL-E, and the default): on clean digits, on ambiguous ones, and on inputs that are no
+    digits. Writes one self-contained page. Needs no data beyond those of scikit-learn.
     """
-    _needs_lab("repulse demo")
+    _require("repulse demo", "demo", "sklearn", "matplotlib")
     from repulse.demo import run as experiment
 
     table, page = experiment.run(out, seeds, map_to, progress=sys.stderr.isatty())
@@ -68,23 +68,18 @@ def demo(
         webbrowser.open(page.resolve().as_uri())
 
 
-def _needs_lab(command: str) -> None:
-    missing = [name for name in ("sklearn", "matplotlib", "jinja2", "PIL") if importlib.util.find_spec(name) is None]
+def _require(command: str, extra: str, *packages: str) -> None:
+    """End with one line and exit code 2 if packages of an extra are not installed."""
+    missing = [name for name in packages if importlib.util.find_spec(name) is None]
     if missing:
-        typer.echo(
-            f"{command} needs {', '.join(missing)}: install the `lab` extra, `pip install 'repulse[lab]'`.", err=True
-        )
+        typer.echo(f"{command} needs {' and '.join(missing)}: pip install 'repulse[{extra}]'", err=True)
         raise typer.Exit(2)
 
 
 def main() -> None:
-    """Entry point: errors of the library become one sentence and exit code 2."""
+    """Run the command line; errors of the library become one sentence and exit code 2."""
     try:
         app()
     except RepulseError as error:
         typer.echo(f"repulse: {error}", err=True)
         sys.exit(2)
-
-
-if __name__ == "__main__":
-    main()

@@ -116,11 +116,16 @@ class Ensemble(nn.Module):
         return self._stream(loader, progress)
 
     def score(self, x: Any) -> Tensor:
-        """Epistemic uncertainty, `(B,)`: larger means further from what the network was trained on.
+        """Return how far out-of-distribution each sample is, `(B,)`; see `Prediction.score`.
 
-        Of a loader no more than these numbers is kept.
+        Of a loader only these numbers are kept.
         """
-        return torch.cat([part.epistemic for part in self._parts(x, progress=True)])
+        return torch.cat([part.score for part in self._parts(x, progress=True)])
+
+    def predict_and_score(self, x: Any) -> tuple[Prediction, Tensor]:
+        """Return both from one pass."""
+        prediction = self.predict(x)
+        return prediction, prediction.score
 
     def save(self, folder: str | Path) -> Path:
         """Keep the heads and all that is known of their fit in a folder; the network is not in it.

@@ -100,6 +100,14 @@ class Prediction(ABC):
         """`aleatoric + epistemic`."""
         return self.aleatoric + self.epistemic
 
+    @property
+    def score(self) -> Tensor:
+        """How far out-of-distribution each sample is, `(B,)`; larger is further.
+
+        The epistemic uncertainty; the total uncertainty of a single member, which has nothing to disagree with.
+        """
+        return self.epistemic if self.members > 1 else self.total
+
     @abstractmethod
     def log_likelihood(self, targets: Tensor) -> Tensor:
         """Log of the predictive density of each target, shape `(B,)`."""

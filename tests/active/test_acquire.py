@@ -220,7 +220,7 @@ def test_batchbald_looks_at_candidates_of_the_largest_disagreement():
             DataError,
             "Expected `exclude` to be indices below 12, the size of the pool, but got 12",
         ),
-        ({"exclude": [-1]}, DataError, "places in the pool, counted from 0, but got negative ones"),
+        ({"exclude": [-1]}, DataError, "indices into the pool, from 0, but got negative ones"),
         ({"exclude": [0.5]}, DataError, "but got torch.float32"),
         ({"exclude": ["a"]}, DataError, "a tensor or a list of numbers"),
         ({"exclude": torch.zeros(2, 2).long()}, DataError, "of one dimension, but got shape (2, 2)"),
@@ -337,7 +337,7 @@ def test_numbers_as_labels_come_back_as_they_were(tmp_path):
 @pytest.mark.parametrize(
     ("indices", "labels", "message"),
     [
-        ([1, 2], [0], "Expected `labels` to be 2, one an index, but got shape (1,)."),
+        ([1, 2], [0], "Expected `labels` to be 2, one per index, but got shape (1,)."),
         ([1, 1], [0, 1], "Expected `indices` to be different from each other, but got 1 twice."),
         ([40], [0], "Expected `indices` to be below 40, the size of the pool, but got 40."),
         ([1], [math.nan], "Expected `labels` to be finite"),

@@ -31,8 +31,8 @@ from repulse.baselines import (
     Temperature,
     ViM,
 )
-from repulse.baselines.ddu import cholesky
-from repulse.baselines.laplace import Kronecker, _Reference
+from repulse.baselines._gaussians import cholesky
+from repulse.baselines.laplace import Kronecker, LaplaceTorch
 from repulse.baselines.sngp import FACTORS, orthogonal_features
 from repulse.errors import RecipeError
 
@@ -231,7 +231,7 @@ def map_layer() -> LastLayer:
 
 
 def test_closed_kronecker_posterior_is_that_of_laplace_torch(map_layer):
-    reference = _Reference(map_layer.weight, map_layer.bias, "kron", FEATURES, TARGETS)
+    reference = LaplaceTorch(map_layer.weight, map_layer.bias, "kron", FEATURES, TARGETS)
     closed = Kronecker.of(map_layer.weight, map_layer.bias, FEATURES)
     found = torch.einsum("ka,ba,la->bkl", closed.u, closed.variances(QUERIES), closed.u)
     wanted = reference.covariances(QUERIES).double()
@@ -301,7 +301,7 @@ def test_deep_ensemble_is_the_mean_of_its_members():
 def test_our_heads_under_the_contract_are_fit_heads():
     from repulse import Recipe, fit_heads
 
-    method = baselines.build("repulse", baselines.Setting(LAYER, 3 * QUERIES, 0, 4)).fit(FEATURES, TARGETS)
+    method = baselines.build("repulse", baselines.Resources(LAYER, 3 * QUERIES, 0, 4)).fit(FEATURES, TARGETS)
     heads = fit_heads(FEATURES, TARGETS, 3 * QUERIES, Recipe(seed=4), classes=4, progress=False)
     assert torch.equal(method.score(QUERIES), heads.predict(QUERIES).epistemic)
 
@@ -333,15 +333,15 @@ def test_features_of_another_width_are_refused_in_a_sentence():
 
 @pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
 def test_methods_fit_in_whatever_mode_the_caller_is(mode):
-    setting = baselines.Setting(LAYER, 3 * QUERIES)
+    resources = baselines.Resources(LAYER, 3 * QUERIES)
     for name in ("outlier exposure", "discriminator", "LL-Laplace"):
         with mode():
-            scores = baselines.build(name, setting).fit(FEATURES, TARGETS).score(QUERIES)
-        assert torch.equal(scores, baselines.build(name, setting).fit(FEATURES, TARGETS).score(QUERIES))
+            scores = baselines.build(name, resources).fit(FEATURES, TARGETS).score(QUERIES)
+        assert torch.equal(scores, baselines.build(name, resources).fit(FEATURES, TARGETS).score(QUERIES))
 
 
 def test_knn_in_parts_is_knn_at_once(monkeypatch):
     whole = KNN(LAYER, 3).fit(FEATURES, TARGETS)
     scores = whole.score(QUERIES)
-    monkeypatch.setattr("repulse.baselines.knn.LIKENESSES", 7 * len(FEATURES))
+    monkeypatch.setattr("repulse.baselines.knn.MAX_PAIRS", 7 * len(FEATURES))
     assert torch.allclose(scores, whole.score(QUERIES), atol=1e-6)

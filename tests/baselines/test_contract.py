@@ -2,12 +2,26 @@
 
 from __future__ import annotations
 
+import pkgutil
+import sys
+from dataclasses import dataclass
+
 import pytest
 import torch
 from torch import nn
 
-from repulse import FS_RLL_E, RLL_E, DataError, baselines
-from repulse.baselines import SNGP, DeepEnsemble, LastLayer, LastLayerEnsemble, RepulsiveDeepEnsemble, Setting
+from repulse import FS_RLL_E, RLL_E, DataError, Recipe, baselines, fit_heads, retrofit
+from repulse.baselines import (
+    SNGP,
+    DeepEnsemble,
+    LastLayer,
+    LastLayerEnsemble,
+    Method,
+    Predictor,
+    RepulsiveDeepEnsemble,
+    Resources,
+    registry,
+)
 from repulse.errors import CheckpointError, RecipeError
 from repulse.prediction import ClassPrediction
 
@@ -44,23 +58,23 @@ def train(network: nn.Module, inputs: torch.Tensor, targets: torch.Tensor, numbe
 
 
 def repulsive(recipe):
-    return lambda s: RepulsiveDeepEnsemble(networks(), recipe.replace(epochs=20, lr=0.01, seed=s.seed), far())
+    return lambda r: RepulsiveDeepEnsemble(networks(), recipe.replace(epochs=20, lr=0.01, seed=r.seed), far())
 
 
 EVERY = {
-    **baselines.METHODS,
-    "DE-3": lambda s: DeepEnsemble(networks(), train),
+    **{name: method.build for name, method in baselines.METHODS.items()},
+    "DE-3": lambda r: DeepEnsemble(networks(), train),
     "repulsive DE-3, parameters": repulsive(RLL_E),
     "repulsive DE-3, function": repulsive(FS_RLL_E),
 }
 BLIND = ("MAP", "MAP + temperature", "MaxLogit", "Energy", "ReAct", "DE-3", "repulsive DE-3, parameters")
-"""What was told nothing of the outside and only looks at logits, which may be large far away."""
+"""Methods that only look at logits, which may be large far away, and that use no repulsion samples."""
 WHOLE = ("DE-3", "repulsive DE-3, parameters", "repulsive DE-3, function")
 
 
-def made(name: str, setting: Setting):
+def made(name: str, resources: Resources):
     """A method that is quick enough to be fitted many times."""
-    method = EVERY[name](setting)
+    method = EVERY[name](resources)
     if isinstance(method, SNGP):
         method.width, method.epochs = 64, 200
     if isinstance(method, LastLayerEnsemble):
@@ -69,19 +83,19 @@ def made(name: str, setting: Setting):
 
 
 @pytest.fixture(scope="module")
-def setting() -> Setting:
+def resources() -> Resources:
     features, targets = blobs(300)
-    return Setting(LastLayer.fit(features, targets, CLASSES), far())
+    return Resources(LastLayer.fit(features, targets, CLASSES), far())
 
 
 @pytest.fixture(scope="module")
-def fitted(setting):
+def fitted(resources):
     """Every method, fitted once."""
     kept: dict[str, baselines.Method] = {}
 
     def get(name: str) -> baselines.Method:
         if name not in kept:
-            kept[name] = made(name, setting).fit(*blobs(300))
+            kept[name] = made(name, resources).fit(*blobs(300))
         return kept[name]
 
     return get
@@ -129,17 +143,16 @@ def test_nothing_depends_on_the_batch(name, fitted):
 
 
 @pytest.mark.parametrize("name", EVERY)
-def test_the_seed_decides_all(name, setting):
+def test_the_seed_decides_all(name, resources):
     x = far(30, seed=9)
     torch.manual_seed(1)
     before = torch.get_rng_state()
-    first = made(name, setting).fit(*blobs(150)).score(x)
+    first = made(name, resources).fit(*blobs(150)).score(x)
     assert torch.equal(before, torch.get_rng_state())
     torch.manual_seed(2)
-    assert torch.equal(first, made(name, setting).fit(*blobs(150)).score(x))
-    method = made(name, Setting(setting.layer, setting.repulsion, 0, 7))
-    if name != "MAP + temperature":  # its seed only decides which samples are held back
-        assert torch.equal(first, method.fit(*blobs(150)).score(x)) != method.seeded
+    assert torch.equal(first, made(name, resources).fit(*blobs(150)).score(x))
+    method = made(name, Resources(resources.layer, resources.repulsion, 0, 7))
+    assert torch.equal(first, method.fit(*blobs(150)).score(x)) != method.random
 
 
 @pytest.mark.parametrize("name", EVERY)
@@ -152,23 +165,23 @@ def test_extreme_inputs_stay_finite(name, fitted):
 
 
 @pytest.mark.parametrize("name", [name for name in EVERY if name not in WHOLE])
-def test_a_class_may_be_missing_or_have_one_sample(name, setting):
+def test_a_class_may_be_missing_or_have_one_sample(name, resources):
     features, targets = blobs(120)
     keep = (targets != 2) | (torch.arange(120) == 2)
     for mask in (targets != 2, keep):
-        prediction, scores = made(name, setting).fit(features[mask], targets[mask]).predict_and_score(features)
+        prediction, scores = made(name, resources).fit(features[mask], targets[mask]).predict_and_score(features)
         assert prediction.log_probs.shape[-1] == CLASSES
         assert torch.isfinite(scores).all()
 
 
 @pytest.mark.parametrize("name", [name for name in EVERY if name not in WHOLE])
-def test_one_training_sample_is_enough_or_refused(name, setting):
+def test_one_training_sample_is_enough_or_refused(name, resources):
     features, targets = blobs(1)
     if name in ("SNGP", "LL-E", "RLL-E", "fs-RLL-E", "repulse"):
         with pytest.raises(DataError, match="at least two classes"):
-            made(name, setting).fit(features, targets)
+            made(name, resources).fit(features, targets)
         return
-    scores = made(name, setting).fit(features, targets).score(far(4))
+    scores = made(name, resources).fit(features, targets).score(far(4))
     assert scores.shape == (4,)
     assert torch.isfinite(scores).all()
 
@@ -179,7 +192,7 @@ def test_a_thousand_classes(name):
     features, targets = torch.randn(2000, 8, generator=generator), torch.arange(2000) % 1000
     layer = LastLayer(torch.randn(1000, 8, generator=generator), torch.zeros(1000))
     outside = torch.randn(50, 8, generator=generator)
-    method = made(name, Setting(layer, outside))
+    method = made(name, Resources(layer, outside))
     if isinstance(method, LastLayerEnsemble):
         method.recipe = method.recipe.replace(epochs=1)
     if name in ("LL-Laplace (full)", "LL-Laplace (diagonal)"):
@@ -206,8 +219,8 @@ def test_saved_and_loaded_it_is_the_same(name, fitted, tmp_path):
         type(method).load(path)
 
 
-def test_a_file_of_another_method_is_refused(setting, tmp_path):
-    path = baselines.build("MAP", setting).fit(*blobs(30)).save(tmp_path / "map.safetensors")
+def test_a_file_of_another_method_is_refused(resources, tmp_path):
+    path = baselines.build("MAP", resources).fit(*blobs(30)).save(tmp_path / "map.safetensors")
     with pytest.raises(CheckpointError, match="a saved KNN, but got MAP"):
         baselines.KNN.load(path)
     with pytest.raises(CheckpointError, match="No such file"):
@@ -215,9 +228,9 @@ def test_a_file_of_another_method_is_refused(setting, tmp_path):
 
 
 @pytest.mark.parametrize("name", EVERY)
-def test_bad_input_gets_a_sentence(name, setting):
+def test_bad_input_gets_a_sentence(name, resources):
     features, targets = blobs(30)
-    method = made(name, setting)
+    method = made(name, resources)
     kind = method.takes
     with pytest.raises(DataError, match=f"`{kind}` to be finite"):
         method.fit(features * torch.nan, targets)
@@ -231,16 +244,90 @@ def test_bad_input_gets_a_sentence(name, setting):
         with pytest.raises(DataError, match="classes from 0 to 2"):
             method.fit(features, targets + 1)
         with pytest.raises(DataError, match="of shape"):
-            made(name, setting).fit(features.unsqueeze(1), targets)
+            made(name, resources).fit(features.unsqueeze(1), targets)
 
 
-def test_an_unfitted_method_says_so(setting):
+def test_an_unfitted_method_says_so(resources):
     with pytest.raises(DataError, match="KNN to be fitted first"):
-        baselines.build("KNN", setting).score(far(3))
+        baselines.build("KNN", resources).score(far(3))
 
 
-def test_unknown_names_and_missing_samples(setting):
+def test_unknown_names_and_missing_samples(resources):
     with pytest.raises(RecipeError, match="Did you mean 'Energy'"):
-        baselines.build("energie", setting)
-    with pytest.raises(DataError, match="`repulsion` to be features of samples that are outside"):
-        baselines.build("outlier exposure", Setting(setting.layer))
+        baselines.build("energie", resources)
+    with pytest.raises(DataError, match="`repulsion` to be features of out-of-distribution samples"):
+        baselines.build("outlier exposure", Resources(resources.layer))
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_attributes_say_what_it_is(name, fitted):
+    method = fitted(name)
+    assert method.family
+    assert method.takes == ("inputs" if name in WHOLE else "features")
+    assert method.seconds > 0
+    assert isinstance(method, Predictor)
+    changed = type(method).calibrate is not Method.calibrate
+    assert method.calibrates == changed
+
+
+def test_what_uses_repulsion_samples_changes_with_them(resources):
+    other = Resources(resources.layer, far(seed=11))
+    for name, kind in baselines.METHODS.items():
+        first, second = (made(name, one).fit(*blobs(60)).score(far(5)) for one in (resources, other))
+        assert torch.equal(first, second) != kind.uses_repulsion, name
+
+
+def test_calibrating_what_does_not_calibrate_changes_nothing(fitted):
+    knn, x = fitted("KNN"), far(5)
+    before = knn.predict_and_score(x)
+    prediction, scores = knn.calibrate(*blobs(30, seed=3)).predict_and_score(x)
+    assert torch.equal(before[0].log_probs, prediction.log_probs)
+    assert torch.equal(before[1], scores)
+
+
+def test_a_method_is_listed_by_its_class_alone(resources, monkeypatch):
+    monkeypatch.setattr(registry, "METHODS", dict(baselines.METHODS))
+
+    @baselines.register
+    @dataclass
+    class FeatureNorm(baselines.Detector):
+        name = "feature norm"
+        family = "distance"
+
+        def _score(self, features, prediction):
+            return -features.norm(dim=1)
+
+    assert list(registry.METHODS)[:3] == ["MAP", "MAP + temperature", "MaxLogit"]
+    assert list(registry.METHODS).index("feature norm") < list(registry.METHODS).index("DDU")  # by family
+    features, targets = blobs(30)
+    method = registry.build("feature norm", resources).fit(features, targets)
+    assert torch.allclose(method.score(features), -features.norm(dim=1))
+    with pytest.raises(RecipeError, match="`name` to be of one method only, but got 'feature norm' twice"):
+        baselines.register(type("Other", (FeatureNorm,), {}))
+
+
+def test_a_new_file_is_found_without_being_named(tmp_path, monkeypatch):
+    (tmp_path / "strange").mkdir()
+    (tmp_path / "strange" / "__init__.py").write_text("")
+    (tmp_path / "strange" / "norm.py").write_text("FOUND = True\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    registry.import_methods("strange", [str(tmp_path / "strange")])
+    assert sys.modules["strange.norm"].FOUND
+    named = {module.name for module in pkgutil.iter_modules(baselines.__path__)}
+    assert {f"repulse.baselines.{name}" for name in named} <= set(sys.modules)
+
+
+def test_heads_and_ensembles_keep_the_contract_too():
+    features, targets = blobs(60)
+    heads = fit_heads(features, targets, far(), Recipe(epochs=2), progress=False)
+    network = nn.Sequential(nn.Identity(), nn.Linear(WIDTH, CLASSES))
+    ensemble = retrofit(
+        network, [(features, targets)], repulsion=far(), recipe=Recipe(epochs=2, layers="last"), progress=False
+    )
+    for method in (heads, ensemble):
+        assert isinstance(method, Predictor)
+        prediction, scores = method.predict_and_score(features)
+        assert torch.equal(scores, prediction.epistemic)
+        assert torch.equal(scores, method.score(features))
+    alone = fit_heads(features, targets, None, Recipe(heads=1, epochs=2, space="none"), progress=False)
+    assert torch.equal(alone.score(features), alone.predict(features).total)  # nothing to disagree with

@@ -15,7 +15,7 @@ from repulse import FS_RLL_E, LL_E, RLL_E, Prediction, Recipe, metrics, repulsio
 from repulse.backbone import compute_features, split
 from repulse.demo import digits
 
-# Accuracy on clean digits; AUROC of foreign inputs against clean and against ambiguous ones, by epistemic uncertainty.
+# Accuracy on clean digits; AUROC, by epistemic uncertainty, of out-of-distribution inputs against clean and ambiguous.
 GOLDEN = {
     "LL-E": (97.0, 91.7, 81.8),
     "RLL-E": (97.0, 91.7, 81.8),
@@ -47,8 +47,8 @@ def features(problem) -> dict[str, torch.Tensor]:
     computed = compute_features(backbone, loader, source, samples=5000, seed=0)
     with torch.no_grad():
         inside = {"clean": backbone(problem.clean), "ambiguous": backbone(problem.ambiguous)}
-        foreign = backbone(torch.cat([problem.photographs, problem.scrambled]))
-    return {"train": computed.train, "synthetic": computed.repulsion, "foreign": foreign, **inside}
+        outside = backbone(torch.cat([problem.photographs, problem.scrambled]))
+    return {"train": computed.train, "synthetic": computed.repulsion, "outside": outside, **inside}
 
 
 PENULTIMATE = 64
@@ -75,14 +75,14 @@ def results(problem, features) -> dict[str, dict[str, float]]:
         elsewhere = None if repel_on is None else seen(repel_on, recipe)
         taps = train.shape[1] - PENULTIMATE
         heads = repulse.fit_heads(train, problem.train_labels, elsewhere, recipe, taps=taps, progress=False)
-        kinds = ("clean", "ambiguous", "foreign")
-        clean, ambiguous, foreign = (heads.predict(seen(features[kind], recipe)) for kind in kinds)
+        kinds = ("clean", "ambiguous", "outside")
+        clean, ambiguous, outside = (heads.predict(seen(features[kind], recipe)) for kind in kinds)
         labels = torch.cat([problem.clean_labels, problem.ambiguous_labels])
         table[name] = {
             "accuracy": 100 * metrics.accuracy(clean, problem.clean_labels),
             "ece": 100 * metrics.ece(Prediction.cat([clean, ambiguous]), labels),
-            "clean": 100 * metrics.auroc(clean.epistemic, foreign.epistemic),
-            "ambiguous": 100 * metrics.auroc(ambiguous.epistemic, foreign.epistemic),
+            "clean": 100 * metrics.auroc(clean.epistemic, outside.epistemic),
+            "ambiguous": 100 * metrics.auroc(ambiguous.epistemic, outside.epistemic),
             "aleatoric": 100 * metrics.auroc(clean.aleatoric, ambiguous.aleatoric),
         }
     return table
@@ -99,7 +99,7 @@ def test_repelling_on_the_training_data_ruins_the_epistemic_ranking(results):
         assert results["on the training data"][kind] < results["LL-E"][kind] - 10
 
 
-def test_repelling_on_foreign_inputs_improves_the_epistemic_ranking(results):
+def test_repelling_on_synthetic_images_improves_the_epistemic_ranking(results):
     assert results["on synthetic images"]["clean"] > results["LL-E"]["clean"] + 4
     assert results["on synthetic images"]["ambiguous"] > results["LL-E"]["ambiguous"] + 8
 

@@ -24,8 +24,9 @@ from repulse import (
     metrics,
     tasks,
 )
+from repulse.baselines import Predictor
 from repulse.evaluation.compare import ORACLE, compare
-from repulse.evaluation.evaluate import Evaluation, Method, evaluate
+from repulse.evaluation.evaluate import Evaluation, evaluate
 from repulse.particles.heads import Heads
 
 pytestmark = pytest.mark.filterwarnings("ignore::repulse.FitWarning")
@@ -36,7 +37,7 @@ def draw(*shape, seed=0):
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
 
 
-class Toy:
+class Toy(Predictor):
     """Two members, whose logits and score are read off the input; counts what it is asked for."""
 
     def __init__(self):
@@ -101,7 +102,7 @@ def test_human_labels_are_compared_with_aleatoric_uncertainty():
     found = evaluate(Toy(), (X, Y), human=p.probs, **QUIET).id["human_correlation"]
     assert found == pytest.approx(metrics.human_correlation(p.aleatoric, p.probs))
     assert math.isnan(evaluate(Toy(), (X, Y), human=torch.ones(300, 3), **QUIET).id["human_correlation"])
-    with pytest.raises(DataError, match="Expected `human` to be 300 rows, one a sample inside, but got 299"):
+    with pytest.raises(DataError, match="Expected `human` to be 300 rows, one per in-distribution sample, but got 299"):
         evaluate(Toy(), (X, Y), human=p.probs[1:], **QUIET)
 
 
@@ -193,7 +194,7 @@ def test_an_ensemble_is_judged_on_inputs():
     ensemble = repulse.retrofit(model, [(X, labels)], repulsion=[3 * FAR], recipe=Recipe(epochs=3, heads=4), **QUIET)
     test = draw(120, 5, seed=5)
     found = evaluate(ensemble, (test, labels[:120]), {"far": 3 * FAR, "near": NEAR}, repulsion=3 * FAR, **QUIET)
-    assert isinstance(ensemble, Method)
+    assert isinstance(ensemble, Predictor)
     assert found.name == "Ensemble"
     assert found.oracle == {"far": 1.0}
     assert found.id["nll"] == pytest.approx(metrics.nll(ensemble.predict(test), labels[:120]), rel=1e-5)
@@ -279,9 +280,9 @@ def test_tables_compare_and_mark_oracles(result):
     assert inside.cell(1, len(inside.columns) - 1) == "–"  # no human labels there
     assert ORACLE in auroc.markdown().split("\n\n")[1]
     assert ORACLE in auroc.html()
-    with pytest.raises(DataError, match="Expected `evaluations` to be at least one a method, but got none of 'x'"):
+    with pytest.raises(DataError, match="Expected `evaluations` to be at least one per method, but got none of 'x'"):
         compare({"x": []})
-    with pytest.raises(DataError, match="Expected `evaluations` to be at least one a method, but got none"):
+    with pytest.raises(DataError, match="Expected `evaluations` to be at least one per method, but got none"):
         compare({})
 
 
@@ -339,7 +340,10 @@ def spoilt(part, value):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ({"method": nn.Linear(5, 3)}, r"`method` to be something with `predict` and `score`, but got Linear"),
+        (
+            {"method": nn.Linear(5, 3)},
+            r"`method` to be something with `predict`, `score` and `predict_and_score`, but got Linear",
+        ),
         (
             {"method": spoilt("score", lambda x: x[:, 4] / 0 * 0)},
             "the scores of 'near' to be free of NaN, but got 100 NaN",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import re
 import signal
@@ -11,6 +12,7 @@ import xml.etree.ElementTree as ET
 from html.parser import HTMLParser
 
 import matplotlib as mpl
+import matplotlib.image
 import pytest
 import torch
 
@@ -57,7 +59,7 @@ def test_the_best_is_marked_unless_all_are_equal(table):
 
 @pytest.mark.parametrize("seeds", [[[1.0]], [[1.0, 2.0, 3.0], [1.0, 2.0, 3.0, 4.0]]])
 def test_rows_of_another_length_are_refused(table, seeds):
-    with pytest.raises(DataError, match=r"Expected row 'x' to be 3 values a seed, but got [14]\."):
+    with pytest.raises(DataError, match=r"Expected row 'x' to be 3 values per seed, but got [14]\."):
         table.add("x", seeds)
     assert len(table.rows) == 3
 
@@ -163,6 +165,13 @@ def test_every_group_is_drawn():
     groups = {f"group {i}": predictions(i) for i in range(len(PALETTE) + 1)}
     svg = to_svg(panels([uncertainty_map(groups, "many")]))
     assert [name for name in groups if f">{name}<" not in svg] == []
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_pictures_are_png_files_of_their_pixels(channels):
+    image = torch.rand(channels, 5, 7, generator=torch.Generator().manual_seed(0))
+    read = torch.from_numpy(mpl.image.imread(io.BytesIO(png_of(image)))).view(5, 7, channels).permute(2, 0, 1)
+    assert torch.allclose(read, image, atol=0.5 / 255 + 1e-6)
 
 
 @pytest.fixture

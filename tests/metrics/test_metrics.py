@@ -332,7 +332,7 @@ def test_human_correlation_is_spearmans(counts):
 def test_human_correlation_refuses_what_has_no_order():
     scores, labels = torch.tensor([0.1, 0.2]), torch.tensor([[1, 0], [1, 1]])
     for bad, words in (
-        (labels[:1], "2 rows, one a sample, but got 1"),
+        (labels[:1], "2 rows, one per sample, but got 1"),
         (labels[0], r"of shape \(samples, classes\), but got shape \(2,\)"),
         (torch.tensor([[1, 0], [0, 0]]), "some in every row"),
         (torch.tensor([[1, 0], [2, -1]]), "some in every row"),

@@ -85,12 +85,6 @@ def test_text_without_its_encoder_is_missing(folder, monkeypatch):
     assert "pip install 'repulse[text]'" in plan.missing[0]
 
 
-def test_seeded_methods_of_text_are_those_that_say_so():
-    layer = text.LastLayer(torch.randn(3, 4), torch.zeros(3))
-    start = text.Start(layer, torch.randn(5, 4))
-    assert {m for m, _, _ in text.ROWS if text.build(m, start).seeded} == set(text.SEEDED)
-
-
 @pytest.mark.parametrize("name", EXPERIMENTS)
 @pytest.mark.parametrize("preset", ["cpu", "paper"])
 def test_cells_have_keys_of_their_own_that_stay(folder, name, preset):

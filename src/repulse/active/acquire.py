@@ -1,6 +1,6 @@
-"""Active learning: which samples of a pool are most worth a label, and a loop around that question.
+"""Active learning: choose the samples of a pool to label next.
 
-`acquire` ranks a pool once; `ActiveLearning` keeps what is labelled between rounds.
+`acquire` ranks a pool once; `ActiveLearning` keeps the labels between rounds.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ from repulse.prediction import ClassPrediction, Prediction
 
 SCORES = ("epistemic", "total", "batchbald", "own", "random")
 FORMAT = 1
-"""Of the JSON of labels."""
+"""Version of the JSON format of labels."""
 
 
 @dataclass(frozen=True, eq=False)
 class Acquisition:
-    """What to label next, best first.
+    """Samples to label next, best first.
 
     Attributes:
-        indices: places in the pool.
-        scores: what each was chosen for. Of "batchbald", what its label adds to those before it, in nats.
+        indices: indices into the pool.
+        scores: score of each; for "batchbald" the information, in nats, that its label adds to those before it.
     """
 
     indices: Int[Tensor, " k"]
@@ -57,18 +57,18 @@ def acquire(
     batch_size: int = 512,
     progress: bool = True,
 ) -> Acquisition:
-    """The k samples of a pool that are most worth a label.
+    """Choose the k samples of a pool that are most worth a label.
 
     Args:
         ensemble: an `Ensemble`, `Heads` on features, a baseline, or anything else with `predict`.
-        pool: what it takes, in a tensor, a data set, or a loader that does not shuffle; read once, batch by batch.
-        k: how many.
+        pool: inputs (or features): a tensor, a data set, or a loader that does not shuffle; read once, in batches.
+        k: number of samples.
         score: "epistemic" (disagreement), "total" (also ambiguity), "batchbald" (joint information; classes only),
             "own" (`ensemble.score`, for methods of one member, such as a distance) or "random", for comparison.
         exclude: indices that are labelled already.
-        candidates: "batchbald" looks at this many samples of the largest epistemic uncertainty (at least k).
-        seed: decides between equal scores, and draws configurations for "batchbald".
-        batch_size: most samples that are predicted at once.
+        candidates: number of samples of the largest epistemic uncertainty that "batchbald" considers (at least k).
+        seed: for the order of equal scores and the configurations of "batchbald".
+        batch_size: maximum number of samples predicted at once.
         progress: show a bar when it takes more than two seconds.
     """
     check_choice("score", score, SCORES)
@@ -101,10 +101,10 @@ def acquire(
 
 
 class ActiveLearning:
-    """Rounds of training, asking for labels and being told them, by hand or by an oracle.
+    """Run rounds of training, asking for labels and receiving them, by hand or by a function.
 
     Args:
-        pool: as in `acquire`; read once a question.
+        pool: as in `acquire`; read once per question.
         train: given the labelled indices and their labels (both empty if nothing is labelled), returns what predicts.
         score: as in `acquire`.
         options: other options of `acquire`, such as `seed`.
@@ -124,7 +124,7 @@ class ActiveLearning:
 
     @property
     def indices(self) -> Int[Tensor, " L"]:
-        """What is labelled."""
+        """Indices of the labelled samples."""
         return torch.tensor(list(self.known), dtype=torch.int64)
 
     @property
@@ -134,20 +134,20 @@ class ActiveLearning:
 
     @property
     def predictor(self) -> Any:
-        """What `train` makes of all that is labelled; trained when first asked for, and again after new labels."""
+        """What `train` returns for all labels; trained when first needed, and again after new labels."""
         if self._predictor is None:
             self._predictor = self.train(self.indices, self.labels)
         return self._predictor
 
     def ask(self, k: int) -> Acquisition:
-        """The k samples to label next. Until `tell`, the answer stays the same."""
+        """Choose the k samples to label next. Until `tell`, the answer stays the same."""
         return acquire(self.predictor, self.pool, k, self.score, exclude=self.indices, **self.options)
 
     def tell(self, indices: Iterable[Any], labels: Iterable[Any]) -> None:
-        """Take labels: class indices, or numbers for regression. A label that is told again is corrected."""
+        """Record labels: class indices, or numbers for regression. A label given again replaces the old one."""
         at, values = _indices("indices", indices), _tensor("labels", labels)
         if values.shape != at.shape:
-            raise DataError(expected("labels", f"{len(at)}, one an index", f"shape {tuple(values.shape)}"))
+            raise DataError(expected("labels", f"{len(at)}, one per index", f"shape {tuple(values.shape)}"))
         if len(at.unique()) < len(at):
             raise DataError(expected("indices", "different from each other", f"{len(at) - len(at.unique())} twice"))
         if not bool(values.isfinite().all()):
@@ -159,12 +159,12 @@ class ActiveLearning:
         self._predictor = None
 
     def run(self, label: Callable[[Tensor], Iterable[Any]], k: int, steps: int) -> Iterator[Acquisition]:
-        """Ask, have `label(indices)` answer, and tell, several times; yields what was bought, already told."""
+        """Ask, label by `label(indices)` and tell, several times; yield each acquisition after its labels are known."""
         check_positive_integer("steps", steps)
         for _ in range(steps):
-            bought = self.ask(k)
-            self.tell(bought.indices, label(bought.indices))
-            yield bought
+            acquired = self.ask(k)
+            self.tell(acquired.indices, label(acquired.indices))
+            yield acquired
 
     def save(self, path: str | Path) -> Path:
         """Write the labels as JSON, whole or not at all."""
@@ -172,7 +172,7 @@ class ActiveLearning:
         return write_whole(path, json.dumps(kept) + "\n")
 
     def load(self, path: str | Path) -> None:
-        """Go on from labels that were saved, in place of those known here."""
+        """Replace all labels by those of a file."""
         before, self.known = self.known, {}
         try:
             kept = json.loads(Path(path).read_text(encoding="utf-8"))
@@ -186,7 +186,7 @@ class ActiveLearning:
 
 
 def _batches(ensemble: Any, pool: Any, batch_size: int) -> Iterator[Any]:
-    """Inputs of the pool in its order, few at a time."""
+    """Return the inputs of the pool in its order, in batches of at most `batch_size`."""
     if isinstance(pool, Dataset):
         pool = DataLoader(pool, batch_size=batch_size)
     if isinstance(pool, DataLoader):
@@ -199,7 +199,7 @@ def _batches(ensemble: Any, pool: Any, batch_size: int) -> Iterator[Any]:
 
 
 def _scores(ensemble: Any, inputs: Any, score: str) -> tuple[Float[Tensor, " B"], Prediction | None]:
-    """Scores of a batch and, for "batchbald", the prediction; on the CPU."""
+    """Compute the scores of a batch and, for "batchbald", its prediction; on the CPU."""
     size, prediction = size_of(inputs), None
     if score == "random":
         return torch.zeros(size, dtype=torch.float64), None
@@ -227,7 +227,7 @@ def _scores(ensemble: Any, inputs: Any, score: str) -> tuple[Float[Tensor, " B"]
 
 
 def _best(kept: list[Any], limit: int | None, seed: int | None = None) -> tuple[Tensor, Tensor, Prediction | None]:
-    """Samples with the largest scores, in that order; equal ones by their place or, with a seed, at random."""
+    """Select the largest scores, in descending order; equal ones by their index or, with a seed, at random."""
     indices, scores = torch.cat([part[0] for part in kept]), torch.cat([part[1] for part in kept])
     order = torch.arange(len(scores))
     if seed is not None:
@@ -241,12 +241,12 @@ def _indices(name: str, values: Iterable[Any]) -> Int[Tensor, " L"]:
     found = _tensor(name, values)
     if found.numel() and (found.is_floating_point() or found.dtype == torch.bool or int(found.min()) < 0):
         got = "negative ones" if found.dtype == torch.int64 else str(found.dtype)
-        raise DataError(expected(name, "places in the pool, counted from 0", got))
+        raise DataError(expected(name, "indices into the pool, from 0", got))
     return found.long()
 
 
 def _tensor(name: str, values: Iterable[Any]) -> Tensor:
-    """One number for each of some values."""
+    """Return values as a tensor of one dimension."""
     try:
         found = torch.as_tensor(values if isinstance(values, Tensor) else list(values)).detach().cpu()
     except (TypeError, ValueError, RuntimeError) as reason:

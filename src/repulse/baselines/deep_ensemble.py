@@ -1,10 +1,9 @@
-"""Deep ensembles: several full networks, trained apart (Lakshminarayanan et al., 2017) or pushed apart."""
+"""Deep ensembles: networks trained independently (Lakshminarayanan et al., 2017) or with repulsion."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -18,32 +17,31 @@ from repulse.prediction import ClassPrediction, Prediction
 from repulse.recipe import Recipe
 
 BATCH = 500
+"""Maximum number of inputs that a network sees at once."""
 
 
 @dataclass
 class DeepEnsemble(Method):
-    """Mean softmax of M networks; the score is their mutual information. Takes inputs, not features.
+    """Predict the mean softmax of M networks; score by their mutual information.
 
     Args:
         networks: the members.
         train: trains one member, `train(network, inputs, targets, number)`; None if they are trained already.
-        prepare: what to do with a batch of inputs before a network sees it, such as normalisation.
+        prepare: applied to a batch of inputs before a network sees it, such as normalisation.
     """
 
     networks: Sequence[nn.Module]
     train: Callable[[nn.Module, Tensor, Tensor, int], object] | None = None
     prepare: Callable[[Tensor], Tensor] = field(default=lambda batch: batch)
 
-    takes: ClassVar[str] = "inputs"
-    seeded: ClassVar[bool] = False
+    name = "DE"
+    family = "networks"
+    takes = "inputs"
 
     def __post_init__(self) -> None:
         if not len(self.networks):
             raise DataError(expected("networks", "at least one network", "none"))
-
-    @property
-    def name(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
-        return f"DE-{len(self.networks)}"
+        self.name = f"DE-{len(self.networks)}"
 
     def _fit(self, features: Tensor, targets: Tensor) -> None:
         if self.train is None:
@@ -63,14 +61,14 @@ class DeepEnsemble(Method):
 
 @dataclass
 class RepulsiveDeepEnsemble(Method):
-    """M networks trained together, pushed apart in parameter or function space (D'Angelo and Fortuin, 2021).
+    """Train M networks together that repel each other in parameter or function space (D'Angelo and Fortuin, 2021).
 
     Args:
         networks: the members, trained in place.
-        recipe: with `space="parameters"` or `"function"`; `RLL_E` and `FS_RLL_E` are such.
-        repulsion: inputs on which to repel in function space. Batch normalisation would learn from them too: use
-            networks without it.
-        prepare: what to do with inputs before a network sees them, such as normalisation.
+        recipe: with `space="parameters"` or `"function"`, such as `RLL_E` or `FS_RLL_E`.
+        repulsion: inputs on which to repel in function space. Use networks without batch normalisation, whose
+            statistics would include these inputs.
+        prepare: applied to inputs before a network sees them, such as normalisation.
     """
 
     networks: Sequence[nn.Module]
@@ -79,12 +77,13 @@ class RepulsiveDeepEnsemble(Method):
     prepare: Callable[[Tensor], Tensor] = field(default=lambda batch: batch)
     particles: Networks = field(init=False, repr=False)
 
-    takes: ClassVar[str] = "inputs"
-    seeded: ClassVar[bool] = True
+    name = "repulsive DE"
+    family = "networks"
+    takes = "inputs"
+    random = True
 
-    @property
-    def name(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
-        return f"repulsive DE-{len(self.networks)} ({self.recipe.space})"
+    def __post_init__(self) -> None:
+        self.name = f"repulsive DE-{len(self.networks)} ({self.recipe.space})"
 
     def _fit(self, features: Tensor, targets: Tensor) -> None:
         for network in self.networks:

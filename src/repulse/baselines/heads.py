@@ -1,28 +1,32 @@
-"""Our own heads under the same contract: LL-E, RLL-E, fs-RLL-E."""
+"""Our own heads under the same contract: LL-E, RLL-E, fs-RLL-E of the paper, and the default of this library."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import TypeVar
 
 from torch import Tensor
 
 from repulse.baselines.contract import Method
+from repulse.baselines.registry import register
+from repulse.baselines.resources import Resources
 from repulse.particles.fit import fit_heads
 from repulse.particles.heads import Heads
 from repulse.prediction import Prediction
-from repulse.recipe import Recipe
+from repulse.recipe import NAMED, Recipe
+
+H = TypeVar("H", bound="LastLayerEnsemble")
 
 
 @dataclass
 class LastLayerEnsemble(Method):
-    """`repulse.fit_heads` as a method; the score is the mutual information of the heads.
+    """Fit heads by `repulse.fit_heads`; score by their mutual information.
 
     Args:
         outputs: number of classes.
         recipe: how to fit.
         repulsion: features of the repulsion samples, `(M, d)`, or None.
-        taps: how many of the last columns of the features are taps.
+        taps: number of columns of the features, the last ones, that are taps.
     """
 
     outputs: int
@@ -31,8 +35,18 @@ class LastLayerEnsemble(Method):
     taps: int = 0
     heads: Heads = field(init=False, repr=False)
 
-    name: ClassVar[str] = "last-layer ensemble"
-    seeded: ClassVar[bool] = True
+    name = "last-layer ensemble"
+    family = "heads"
+    random = True
+    in_paper = False
+    """Whether the paper describes it."""
+
+    @classmethod
+    def build(cls: type[H], resources: Resources) -> H:
+        """Return heads with the recipe that tables know by the name of the class."""
+        method = super().build(resources)
+        method.recipe = NAMED[cls.name].replace(seed=resources.seed)
+        return method
 
     @property
     def classes(self) -> int:
@@ -45,3 +59,40 @@ class LastLayerEnsemble(Method):
 
     def _predict(self, features: Tensor) -> Prediction:
         return self.heads.predict(features)
+
+
+@register
+class IndependentHeads(LastLayerEnsemble):
+    """Heads that differ by their start alone."""
+
+    name = "LL-E"
+    in_paper = True
+    seconds = 8.0
+
+
+@register
+class ParameterRepulsiveHeads(LastLayerEnsemble):
+    """Heads whose parameters repel each other."""
+
+    name = "RLL-E"
+    in_paper = True
+    seconds = 12.0
+
+
+@register
+class FunctionRepulsiveHeads(LastLayerEnsemble):
+    """Heads whose predictions on repulsion samples repel each other, with one kernel per batch."""
+
+    name = "fs-RLL-E"
+    in_paper = True
+    uses_repulsion = True
+    seconds = 15.0
+
+
+@register
+class DefaultHeads(LastLayerEnsemble):
+    """The default recipe of this library: predictions repel each other, with one kernel per repulsion sample."""
+
+    name = "repulse"
+    uses_repulsion = True
+    seconds = 25.0

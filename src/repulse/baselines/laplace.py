@@ -9,45 +9,50 @@ from __future__ import annotations
 import importlib.util
 import warnings
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from repulse.baselines.contract import Detector
+from repulse.baselines.detector import Detector
+from repulse.baselines.registry import register
 from repulse.errors import DataError, check_choice, check_positive_integer, expected
 from repulse.prediction import ClassPrediction
 
 STRUCTURES = ("kron", "full", "diag")
 LARGEST_JACOBIAN = 50_000
-"""Entries of the Jacobian of one sample's logits beyond which the Kronecker posterior is taken in closed form."""
+"""Number of entries of the Jacobian of the logits of one sample above which the Kronecker posterior is closed form."""
 
 
+@register
 @dataclass
 class Laplace(Detector):
-    """Samples of logits `f ~ N(f_MAP, J S J^T)`; disagreement of the samples is the score.
+    """Draw logits `f ~ N(f_MAP, J S J^T)` and score by the disagreement of the draws.
 
-    The same standard normal draws serve every input, so that a prediction does not depend on its batch. The precision
-    of the prior maximises the marginal likelihood.
+    All inputs share the same standard normal draws, so that a prediction does not depend on its batch. The precision of
+    the prior maximises the marginal likelihood.
 
     Args:
-        layer: the network's last layer.
+        layer: the last layer of the network.
         structure: of the posterior's precision: "kron", "full" or "diag".
-        samples: how many.
+        samples: number of draws.
         engine: "laplace-torch", "closed" (only "kron"), or "auto": closed where Jacobians are large.
-        seed: of the samples.
+        seed: for the draws.
     """
 
     structure: str = "kron"
     samples: int = 100
     engine: str = "auto"
     seed: int = 0
-    posterior: Kronecker | _Reference = field(init=False, repr=False)
+    posterior: Kronecker | LaplaceTorch = field(init=False, repr=False)
 
-    name: ClassVar[str] = "LL-Laplace"
-    seeded: ClassVar[bool] = True
+    name = "LL-Laplace"
+    family = "posterior"
+    random = True
+    extra = "laplace"
+    seconds = 12.0
 
     def __post_init__(self) -> None:
         check_choice("structure", self.structure, STRUCTURES)
@@ -57,14 +62,15 @@ class Laplace(Detector):
             raise DataError(expected("structure", "'kron' for the closed form", repr(self.structure)))
 
     def _fit(self, features: Tensor, targets: Tensor) -> None:
-        many = self.structure == "kron" and self.layer.classes**2 * features.shape[1] > LARGEST_JACOBIAN
-        if self.engine == "closed" or (self.engine == "auto" and many):
+        entries = self.layer.classes**2 * features.shape[1]
+        large = self.structure == "kron" and entries > LARGEST_JACOBIAN
+        if self.engine == "closed" or (self.engine == "auto" and large):
             self.posterior = Kronecker.of(self.layer.weight, self.layer.bias, features)
         else:
-            if self.layer.classes**2 * features.shape[1] > 20 * LARGEST_JACOBIAN:
-                wanted = "'kron' with the closed form for so many classes and features"
+            if entries > 20 * LARGEST_JACOBIAN:
+                wanted = "'kron' with the closed form for this number of classes and features"
                 raise DataError(expected("structure", wanted, f"{self.structure!r} by {self.engine}"))
-            self.posterior = _Reference(self.layer.weight, self.layer.bias, self.structure, features, targets)
+            self.posterior = LaplaceTorch(self.layer.weight, self.layer.bias, self.structure, features, targets)
 
     def _predict(self, features: Tensor) -> ClassPrediction:
         generator = torch.Generator().manual_seed(self.seed)
@@ -77,9 +83,31 @@ class Laplace(Detector):
         return (self.layer(features) + self.posterior.deviations(features, noise)).log_softmax(dim=-1)
 
 
+@register
+@dataclass
+class FullLaplace(Laplace):
+    """Laplace with the full precision of all weights."""
+
+    structure: str = "full"
+
+    name = "LL-Laplace (full)"
+    accepts_taps = False  # its Jacobians would be too large
+
+
+@register
+@dataclass
+class DiagonalLaplace(Laplace):
+    """Laplace with the diagonal of the precision alone."""
+
+    structure: str = "diag"
+
+    name = "LL-Laplace (diagonal)"
+    accepts_taps = False
+
+
 @dataclass(frozen=True, eq=False)
 class Kronecker:
-    """The Kronecker posterior of a last layer in closed form.
+    """The Kronecker posterior of a last layer, in closed form.
 
     With `L_n = diag p_n - p_n p_n^T`, the precision of the weights is `sum L_n (x) sum z_n z_n^T / N + delta` and that
     of the biases `sum L_n + delta`. In the eigenbases `(u_a, l_a)` and `(v_b, m_b)` of the factors the covariance of
@@ -99,7 +127,7 @@ class Kronecker:
 
     @classmethod
     def of(cls, weight: Tensor, bias: Tensor, features: Tensor) -> Kronecker:
-        """The posterior of a last layer, given the features that it was trained on."""
+        """Compute the posterior of a last layer from the features that it was trained on."""
         outer = torch.zeros(len(bias), len(bias), dtype=torch.float64, device=features.device)
         inner = torch.zeros(features.shape[1], features.shape[1], dtype=torch.float64, device=features.device)
         for part in features.split(4096):
@@ -116,17 +144,17 @@ class Kronecker:
         return cls(u, v, curvature + delta, a.clamp_min(0) + delta)
 
     def variances(self, features: Tensor) -> Float[Tensor, "B K"]:
-        """Variances of the logits along the eigenvectors `u`."""
+        """Compute the variances of the logits along the eigenvectors `u`."""
         return (features.double() @ self.v).square() @ (1 / self.precision).T + 1 / self.bias_precision
 
     def deviations(self, features: Tensor, noise: Float[Tensor, "S K"]) -> Float[Tensor, "S B K"]:
-        """What each sample adds to the logits."""
+        """Compute what each draw adds to the logits."""
         scaled = noise.unsqueeze(1) * self.variances(features).sqrt().to(noise)
         return scaled @ self.u.T.to(noise)
 
 
 def prior_precision(curvature: Float[Tensor, " P"], squares: Tensor, steps: int = 100) -> Tensor:
-    """Precision of the prior with the largest marginal likelihood, given the eigenvalues of the curvature.
+    """Find the precision of the prior with the largest marginal likelihood, given the eigenvalues of the curvature.
 
     Maximises `P log delta - sum_i log(c_i + delta) - delta |theta|^2` over `log delta` as laplace-torch does: Adam with
     lr 0.1 from 1. Never below 1e-6.
@@ -143,7 +171,7 @@ def prior_precision(curvature: Float[Tensor, " P"], squares: Tensor, steps: int 
     return log_delta.detach().exp().clamp_min(1e-6)
 
 
-class _Reference:
+class LaplaceTorch:
     """The posterior of laplace-torch, for a model that is the last layer alone."""
 
     def __init__(self, weight: Tensor, bias: Tensor, structure: str, features: Tensor, targets: Tensor) -> None:
@@ -173,9 +201,7 @@ class _Reference:
 
 def _laplace_torch() -> Any:
     if importlib.util.find_spec("laplace") is None:
-        raise DataError(
-            "LL-Laplace needs laplace-torch: install the `laplace` extra, `pip install 'repulse[laplace]'`."
-        )
+        raise DataError(f"LL-Laplace needs laplace-torch: `pip install 'repulse[{Laplace.extra}]'`.")
     from repulse._operators import define_missing
 
     define_missing()

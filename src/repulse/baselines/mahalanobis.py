@@ -3,27 +3,30 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from repulse.baselines.contract import Detector, class_means
-from repulse.baselines.ddu import cholesky
+from repulse.baselines._gaussians import cholesky, class_means
+from repulse.baselines.detector import Detector
+from repulse.baselines.registry import register
 from repulse.prediction import Prediction
 
 
+@register
 @dataclass
 class Mahalanobis(Detector):
-    """`min_c (z - m_c)^T S^-1 (z - m_c)` with the covariance S of features about their class means (Lee et al., 2018).
+    """Score by `min_c (z - m_c)^T S^-1 (z - m_c)` (Lee et al., 2018).
 
-    Distances are Euclidean after multiplying by the inverse of the Cholesky factor of S.
+    S is the covariance of features about their class means; distances are Euclidean after multiplication by the inverse
+    of its Cholesky factor.
     """
 
     means: Tensor = field(init=False, repr=False)
     whiten: Tensor = field(init=False, repr=False)
 
-    name: ClassVar[str] = "Mahalanobis"
+    name = "Mahalanobis"
+    family = "distance"
 
     def _fit(self, features: Tensor, targets: Tensor) -> None:
         means, count = class_means(features, targets, self.classes)
@@ -34,14 +37,15 @@ class Mahalanobis(Detector):
         return _nearest(features.double() @ self.whiten, self.means)
 
 
+@register
 @dataclass
 class RelativeMahalanobis(Mahalanobis):
-    """The Mahalanobis distance less that to one Gaussian of all training features (Ren et al., 2021)."""
+    """Score by the Mahalanobis distance minus that to one Gaussian of all training features (Ren et al., 2021)."""
 
     centre: Tensor = field(init=False, repr=False)
     background: Tensor = field(init=False, repr=False)
 
-    name: ClassVar[str] = "relative Mahalanobis"
+    name = "relative Mahalanobis"
 
     def _fit(self, features: Tensor, targets: Tensor) -> None:
         super()._fit(features, targets)
@@ -54,7 +58,7 @@ class RelativeMahalanobis(Mahalanobis):
 
 
 def _whitening(centred: Tensor) -> Tensor:
-    """`L^-T` of the covariance `L L^T`, so that `z L^-T` has unit covariance."""
+    """Compute `L^-T` of the covariance `L L^T`, so that `z L^-T` has unit covariance."""
     factor = cholesky((centred.T @ centred / len(centred)).unsqueeze(0))[0]
     eye = torch.eye(len(factor), dtype=factor.dtype, device=factor.device)
     return torch.linalg.solve_triangular(factor, eye, upper=False).T

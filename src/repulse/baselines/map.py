@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
-from repulse.baselines.contract import Detector
+from repulse.baselines.detector import Detector
+from repulse.baselines.registry import register
 
 
+@register
 @dataclass
 class MAP(Detector):
-    """The network as it is; its score is the entropy of its prediction."""
+    """Score by the entropy of the prediction of the network, which is left as it is."""
 
-    name: ClassVar[str] = "MAP"
+    name = "MAP"
+    family = "network"
+    seconds = 3.0

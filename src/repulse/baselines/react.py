@@ -1,31 +1,33 @@
-"""ReAct: unusually strong activations are cut before the energy is taken (Sun, Guo and Li, 2021)."""
+"""ReAct: unusually large activations are clipped before the energy is computed (Sun, Guo and Li, 2021)."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from repulse.baselines.contract import Detector
+from repulse.baselines.detector import Detector
+from repulse.baselines.registry import register
 from repulse.errors import RecipeError, expected
 from repulse.prediction import Prediction
 
 
+@register
 @dataclass
 class ReAct(Detector):
-    """Energy of `min(z, c)`, where c is a quantile of all training activations.
+    """Score by the energy of `min(z, c)`, where c is a quantile of all training activations.
 
     Args:
-        layer: the network's last layer.
-        quantile: share of the training activations that stay as they are.
+        layer: the last layer of the network.
+        quantile: share of the training activations that is not clipped.
     """
 
     quantile: float = 0.9
     ceiling: Tensor = field(init=False, repr=False)
 
-    name: ClassVar[str] = "ReAct"
+    name = "ReAct"
+    family = "logits"
 
     def __post_init__(self) -> None:
         if not 0 < self.quantile <= 1:

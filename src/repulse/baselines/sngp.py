@@ -5,39 +5,42 @@ from __future__ import annotations
 import math
 import warnings
 from dataclasses import dataclass, field
-from typing import ClassVar
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional as F
 
-from repulse.baselines.contract import LastLayer, Method, check_share
-from repulse.baselines.ddu import cholesky
+from repulse.baselines._checks import check_share
+from repulse.baselines._gaussians import cholesky
+from repulse.baselines.contract import Method
+from repulse.baselines.last_layer import LastLayer
+from repulse.baselines.registry import register
 from repulse.errors import FitWarning, check_positive_integer
 from repulse.particles.fit import fit_heads
 from repulse.prediction import ClassPrediction
 from repulse.recipe import LL_E
 
 FACTORS = (math.pi / 8, 1.0, 5.0, 7.5, 10.0, 20.0, 25.0, 50.0, 100.0, 200.0)
-"""Of the variance in the mean-field logits, to choose from; theory says the first, practice 7.5 to 25."""
+"""Candidate factors of the variance in the mean-field logits; theory gives the first, practice 7.5 to 25."""
 
 
+@register
 @dataclass
 class SNGP(Method):
-    """`softmax(f / sqrt(1 + factor * variance))`; the score is its entropy.
+    """Predict `softmax(f / sqrt(1 + factor * variance))` and score by its entropy.
 
-    Standardised features z become `sqrt(2/D) cos(O z / l + b)`, with orthogonal random O, b uniform in [0, 2 pi) and l
-    the median distance of training features. The output layer is linear; its precision `I + sum r r^T` comes from one
-    pass over the training data, in float64. The factor has the least NLL on a tenth of the data that is held back; a
-    network that was trained on it is too sure there, so give `calibrate` data it has not seen if there are any.
+    Standardised features z become `r = sqrt(2/D) cos(O z / l + b)`, with orthogonal random O, b uniform in [0, 2 pi)
+    and l the median distance of training features. The output layer is linear; its precision `I + sum r r^T` comes
+    from one pass over the training data, in float64. The factor has the smallest NLL on held-back training data, where
+    the network is overconfident; if there are data that it has not seen, pass them to `calibrate`.
 
     Args:
         outputs: number of classes.
-        width: D, number of random features.
-        epochs: passes of the output layer over the data.
-        share: of the data that is held back to choose the factor.
-        seed: of the random features, the start and the split.
+        width: D, the number of random features.
+        epochs: passes over the data to fit the output layer.
+        share: share of the data held back to choose the factor.
+        seed: for the random features, the start and the split.
     """
 
     outputs: int
@@ -52,8 +55,11 @@ class SNGP(Method):
     root: Tensor = field(init=False, repr=False)
     factor: float = field(default=0.0, init=False)
 
-    name: ClassVar[str] = "SNGP"
-    seeded: ClassVar[bool] = True
+    name = "SNGP"
+    family = "density"
+    random = True
+    calibrates = True
+    seconds = 22.0
 
     def __post_init__(self) -> None:
         check_positive_integer("width", self.width)
@@ -67,21 +73,21 @@ class SNGP(Method):
     def _fit(self, features: Tensor, targets: Tensor) -> None:
         generator = torch.Generator().manual_seed(self.seed)
         order = torch.randperm(len(features), generator=generator).to(features.device)
-        held = order[: round(self.share * len(features))]
-        kept = order[len(held) :]
+        held_back = order[: round(self.share * len(features))]
+        kept = order[len(held_back) :]
         self.shift = features.double().mean(dim=0).float()
-        spread = (features - self.shift).double().square().mean(dim=0).sqrt().float()
-        spread = torch.where(spread > 1e-6 * spread.median(), spread, torch.full_like(spread, torch.inf))
-        some = ((features - self.shift) / spread)[kept[:1000]]
+        std = (features - self.shift).double().square().mean(dim=0).sqrt().float()
+        std = torch.where(std > 1e-6 * std.median(), std, torch.full_like(std, torch.inf))
+        some = ((features - self.shift) / std)[kept[:1000]]
         length = torch.pdist(some.double()).median() if len(some) > 1 else torch.ones(())
         length = float(length) if float(length) > 0 else 1.0
         directions = orthogonal_features(features.shape[1], self.width, generator).to(features.device)
-        self.projection = (directions / length / spread.unsqueeze(1)).contiguous()
+        self.projection = (directions / length / std.unsqueeze(1)).contiguous()
         self.phase = (2 * math.pi * torch.rand(self.width, generator=generator)).to(features.device)
         inside = torch.cat([self.random_features(part) for part in features[kept].split(4096)])
         recipe = LL_E.replace(heads=1, epochs=self.epochs, lr=1e-3, seed=self.seed)
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", FitWarning)  # how long it takes is a setting, not a mistake
+            warnings.simplefilter("ignore", FitWarning)  # the number of epochs is a setting, not a mistake
             head = fit_heads(inside, targets[kept], None, recipe, classes=self.outputs, progress=False)
         self.layer = LastLayer(head.weight[0].detach(), head.bias[0].detach())
         precision = torch.eye(self.width, dtype=torch.float64, device=features.device)
@@ -91,12 +97,12 @@ class SNGP(Method):
         eye = torch.eye(self.width, dtype=torch.float64, device=features.device)
         self.root = torch.linalg.solve_triangular(factor, eye, upper=False).T.contiguous()  # variance = |r^T root|^2
         self.factor = math.pi / 8
-        if len(held):
-            self.calibrate(features[held], targets[held])
+        if len(held_back):
+            self.calibrate(features[held_back], targets[held_back])
 
     @torch.no_grad()
     def calibrate(self, features: Tensor, targets: Tensor) -> SNGP:
-        """Choose the factor on these samples, best on some that the network was not trained on."""
+        """Choose the factor with the smallest NLL on these samples."""
         parts = [self._outputs(part) for part in features.split(4096)]
         logits, variance = (torch.cat(both) for both in zip(*parts, strict=True))
         losses = {factor: F.cross_entropy(_mean_field(logits, variance, factor), targets) for factor in FACTORS}
@@ -104,11 +110,11 @@ class SNGP(Method):
         return self
 
     def random_features(self, features: Float[Tensor, "B d"]) -> Float[Tensor, "B D"]:
-        """`sqrt(2/D) cos(O z / l + b)`."""
+        """Compute `sqrt(2/D) cos(O z / l + b)`."""
         return math.sqrt(2 / self.width) * torch.cos((features.float() - self.shift) @ self.projection + self.phase)
 
     def variance(self, features: Float[Tensor, "B d"]) -> Float[Tensor, " B"]:
-        """Posterior variance of the logits, the same for every class; 1 far from all data."""
+        """Compute the posterior variance of the logits, the same for every class; 1 far from all data."""
         return self._outputs(features)[1]
 
     def _outputs(self, features: Tensor) -> tuple[Tensor, Tensor]:
@@ -121,7 +127,7 @@ class SNGP(Method):
 
 
 def orthogonal_features(inputs: int, width: int, generator: torch.Generator) -> Float[Tensor, "d D"]:
-    """Columns that are orthogonal within blocks of d, with the lengths that independent normal columns would have."""
+    """Draw columns that are orthogonal within blocks of d, with the lengths of independent normal columns."""
     blocks = []
     for _ in range(-(-width // inputs)):
         q = torch.linalg.qr(torch.randn(inputs, inputs, generator=generator)).Q

@@ -8,56 +8,50 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from repulse.baselines.contract import Method, check_share
+from repulse.baselines._checks import check_share
+from repulse.baselines.contract import Method
+from repulse.baselines.map import MAP
+from repulse.baselines.registry import register
+from repulse.baselines.resources import Resources
 from repulse.errors import DataError, expected
 from repulse.prediction import ClassPrediction, Prediction
 
 
 @dataclass
 class Temperature(Method):
-    """Every member's logits divided by one number, that with the least NLL on data held back from the fit.
+    """Divide the logits of every member by the temperature with the smallest NLL on held-back training data.
 
-    A network fits its training data too well to tell from them; give `calibrate` data it has not seen if there are any.
+    A network is overconfident on its training data; if there are data that it has not seen, pass them to `calibrate`.
 
     Args:
         method: what to wrap.
-        share: of the training data that `fit` holds back to find the temperature.
-        seed: which samples that is.
+        share: share of the training data that `fit` holds back to find the temperature; always the same samples.
     """
 
     method: Method
     share: float = 0.1
-    seed: int = 0
     temperature: float = field(init=False)
+
+    calibrates = True
 
     def __post_init__(self) -> None:
         check_share(self.share)
-
-    @property
-    def name(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
-        return f"{self.method.name} + temperature"
-
-    @property
-    def takes(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
-        return self.method.takes
-
-    @property
-    def seeded(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
-        return self.method.seeded
+        self.name = f"{self.method.name} + temperature"
+        self.takes, self.random = self.method.takes, self.method.random
 
     @property
     def classes(self) -> int | None:
         return self.method.classes
 
     def _fit(self, features: Tensor, targets: Tensor) -> None:
-        order = torch.randperm(len(features), generator=torch.Generator().manual_seed(self.seed)).to(features.device)
-        held = order[: max(1, round(self.share * len(features)))]
-        kept = order[len(held) :] if len(held) < len(order) else order
+        order = torch.randperm(len(features), generator=torch.Generator().manual_seed(0)).to(features.device)
+        held_back = order[: max(1, round(self.share * len(features)))]
+        kept = order[len(held_back) :] if len(held_back) < len(order) else order
         self.method.fit(features[kept], targets[kept])
-        self.calibrate(features[held], targets[held])
+        self.calibrate(features[held_back], targets[held_back])
 
     def calibrate(self, features: Tensor, targets: Tensor) -> Temperature:
-        """Find the temperature on these samples; the method must be fitted."""
+        """Find the temperature with the smallest NLL on these samples; the wrapped method must be fitted."""
         prediction = self.method.predict(features)
         if not isinstance(prediction, ClassPrediction):
             raise DataError(expected("method", "a classifier", type(prediction).__name__))
@@ -66,7 +60,7 @@ class Temperature(Method):
         def loss(log_temperature: float) -> float:
             return float(F.nll_loss(_tempered(log_probs, 2.718281828**log_temperature), targets))
 
-        low, high = -3.0, 3.0  # temperatures of 0.05 to 20; golden section, for the loss has one minimum
+        low, high = -3.0, 3.0  # golden section over temperatures from 0.05 to 20: the loss has one minimum
         ratio = (5**0.5 - 1) / 2
         for _ in range(40):
             left, right = high - ratio * (high - low), low + ratio * (high - low)
@@ -83,6 +77,19 @@ class Temperature(Method):
         return self.method._score(features, prediction)
 
 
+@register
+class TemperatureScaledMAP(Temperature):
+    """The network alone, with a temperature."""
+
+    name = "MAP + temperature"
+    family = "network"
+
+    @classmethod
+    def build(cls, resources: Resources) -> TemperatureScaledMAP:
+        """Return a temperature around the last layer of the network."""
+        return cls(MAP(resources.layer))
+
+
 def _tempered(log_probs: Tensor, temperature: float) -> Tensor:
-    """Log of the mean over members of their tempered probabilities."""
+    """Compute the log of the mean, over members, of their tempered probabilities."""
     return (log_probs / temperature).log_softmax(dim=-1).logsumexp(dim=0) - torch.tensor(float(len(log_probs))).log()

@@ -1,27 +1,28 @@
-"""ViM: what lies outside the principal subspace of the features, as one more logit (Wang et al., 2022)."""
+"""ViM: the residual outside the principal subspace of the features, as one more logit (Wang et al., 2022)."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from repulse.baselines.contract import Detector
+from repulse.baselines.detector import Detector
+from repulse.baselines.registry import register
 from repulse.errors import RecipeError, expected
 from repulse.prediction import Prediction
 
 
+@register
 @dataclass
 class ViM(Detector):
-    """`a |P z'| - log sum_k exp f_k`: the norm left over by the principal subspace, in the units of the logits.
+    """Score by `a |P z'| - log sum_k exp f_k`, where P projects onto the complement of the principal subspace.
 
-    Features are taken from the point where all logits vanish, `z' = z + W^+ b`; `a` makes the mean residual of the
-    training data as large as its mean maximum logit.
+    Features are relative to the point where all logits vanish, `z' = z + W^+ b`; `a` makes the mean residual of the
+    training data equal to its mean maximum logit.
 
     Args:
-        layer: the network's last layer.
+        layer: the last layer of the network.
         dimensions: of the principal subspace; None for 1000 of 2048 or more, 512 of 768 or more, else half.
     """
 
@@ -30,7 +31,9 @@ class ViM(Detector):
     residual: Tensor = field(init=False, repr=False)
     scale: Tensor = field(init=False, repr=False)
 
-    name: ClassVar[str] = "ViM"
+    name = "ViM"
+    family = "distance"
+    seconds = 4.0
 
     def __post_init__(self) -> None:
         if self.dimensions is not None and not 0 < self.dimensions < self.columns:
@@ -48,5 +51,5 @@ class ViM(Detector):
         self.scale = self.layer(features).amax(dim=1).double().mean() / norms.clamp_min(1e-12)
 
     def _score(self, features: Tensor, prediction: Prediction) -> Tensor:
-        left_over = ((features.double() - self.origin) @ self.residual).norm(dim=1)
-        return self.scale * left_over - self.layer(features).double().logsumexp(dim=-1)
+        residual = ((features.double() - self.origin) @ self.residual).norm(dim=1)
+        return self.scale * residual - self.layer(features).double().logsumexp(dim=-1)

@@ -1,8 +1,8 @@
 """A small, complete problem on data that comes with scikit-learn: digits, ambiguous digits, and what is neither.
 
-The network is trained on clean digits and on blends of two, whose label is drawn between the two: so some of its doubt
-is right and shared (aleatoric). Photograph patches and pixel-scrambled digits are never seen in training: there, doubt
-should be epistemic. Images are 8 x 8 and scaled to [0, 1].
+The network is trained on clean digits and on blends of two, whose label is drawn from the two: these are ambiguous, and
+their uncertainty is aleatoric. Photograph patches and pixel-scrambled digits are never seen in training: there,
+uncertainty should be epistemic. Images are 8 x 8 and scaled to [0, 1].
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def load(seed: int = 0) -> Digits:
 
 
 def train_network(data: Digits, seed: int = 0, epochs: int = 40) -> nn.Sequential:
-    """A small convolutional network, trained in a few seconds."""
+    """Train a small convolutional network, in a few seconds."""
     with torch.random.fork_rng(devices=[]):  # layers draw their initial weights from the global state
         torch.manual_seed(seed)
         network = nn.Sequential(
@@ -96,7 +96,7 @@ def train_network(data: Digits, seed: int = 0, epochs: int = 40) -> nn.Sequentia
 
 
 def _blend(images: Tensor, labels: Tensor, count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Convex combinations of two images of different classes, neither below 35 %, with a label drawn by weight."""
+    """Blend pairs of images of different classes, neither below 35 %, with a label drawn by weight."""
     first = torch.randint(len(images), (4 * count,), generator=generator)
     second = torch.randint(len(images), (4 * count,), generator=generator)
     differ = labels[first] != labels[second]
@@ -108,7 +108,7 @@ def _blend(images: Tensor, labels: Tensor, count: int, generator: torch.Generato
 
 
 def _photograph_patches(count: int, generator: torch.Generator) -> Tensor:
-    """Random 8 x 8 patches of the grey photographs at a quarter of their size, each stretched to the range [0, 1]."""
+    """Draw 8 x 8 patches of the grey photographs at a quarter of their size, each scaled to the range [0, 1]."""
     from sklearn.datasets import load_sample_images
 
     patches = []

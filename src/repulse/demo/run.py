@@ -43,7 +43,7 @@ Predict = Callable[[Tensor], ClassPrediction]
 
 @dataclass(frozen=True)
 class Outcome:
-    """What one method says about the four kinds of input."""
+    """Predictions of one method for the four kinds of input, and the seconds of its fit."""
 
     clean: ClassPrediction
     ambiguous: ClassPrediction
@@ -53,9 +53,11 @@ class Outcome:
 
     @property
     def inside(self) -> ClassPrediction:
+        """Predictions for all in-distribution inputs: clean and ambiguous digits."""
         return Prediction.cat([self.clean, self.ambiguous])
 
     def groups(self) -> dict[str, ClassPrediction]:
+        """Return the predictions by the name of their kind of input."""
         return {
             "clean digits": self.clean,
             "ambiguous digits": self.ambiguous,
@@ -65,11 +67,11 @@ class Outcome:
 
 
 def run(out: Path, seeds: int = 3, map_to: Path | None = None, progress: bool = True) -> tuple[Table, Path]:
-    """Train, retrofit, compare, over several seeds.
+    """Train, retrofit and compare, over several seeds.
 
     Args:
         out: folder for the page and the numbers.
-        seeds: how many times, each with its own split, network and heads.
+        seeds: number of repetitions, each with its own split, network and heads.
         map_to: also write the aleatoric-epistemic map to this picture file.
         progress: show a bar.
 
@@ -121,7 +123,7 @@ def run(out: Path, seeds: int = 3, map_to: Path | None = None, progress: bool = 
 
 
 def over_seeds(seeds: int) -> str:
-    """What the numbers of a table are."""
+    """Say what the numbers of a table are."""
     return "One seed" if seeds == 1 else f"Mean ± standard deviation over {seeds} seeds"
 
 
@@ -139,11 +141,6 @@ def _evaluate(data: digits.Digits, predict: Predict, seconds: float) -> Outcome:
     return Outcome(clean, ambiguous, photographs, scrambled, seconds)
 
 
-def foreign_score(prediction: ClassPrediction) -> Tensor:
-    """Epistemic uncertainty; a single network has none, and is ranked by its entropy."""
-    return prediction.epistemic if prediction.members > 1 else prediction.total
-
-
 def _figures(data: digits.Digits, outcome: Outcome) -> list[float]:
     labels = torch.cat([data.clean_labels, data.ambiguous_labels])
     pairs = [(a, b) for a in (outcome.clean, outcome.ambiguous) for b in (outcome.photographs, outcome.scrambled)]
@@ -152,29 +149,26 @@ def _figures(data: digits.Digits, outcome: Outcome) -> list[float]:
         metrics.nll(outcome.inside, labels),
         100 * metrics.ece(outcome.inside, labels),
         100 * metrics.auroc(outcome.clean.aleatoric, outcome.ambiguous.aleatoric),
-        *(100 * metrics.auroc(foreign_score(a), foreign_score(b)) for a, b in pairs),
+        *(100 * metrics.auroc(a.score, b.score) for a, b in pairs),
         outcome.seconds if outcome.seconds else float("nan"),
     ]
 
 
 def uncertainty_maps(outcomes: dict[str, Outcome]):
-    """The aleatoric-epistemic maps of the methods that have two kinds of uncertainty, side by side, as one figure."""
+    """Draw the aleatoric-epistemic maps of LL-E and of the default side by side."""
     draws = [uncertainty_map(outcomes[name].groups(), name) for name in (PLAIN, REPULSIVE)]
     return panels(draws, width=5.0, height=4.0, share=True)
 
 
 def _page(table: Table, data: digits.Digits, outcomes: dict[str, Outcome], seeds: int) -> Page:
     labels = torch.cat([data.clean_labels, data.ambiguous_labels])
-    foreign = {
-        name: (
-            foreign_score(outcome.inside),
-            torch.cat([foreign_score(outcome.photographs), foreign_score(outcome.scrambled)]),
-        )
+    scores = {
+        name: (outcome.inside.score, torch.cat([outcome.photographs.score, outcome.scrambled.score]))
         for name, outcome in outcomes.items()
     }
     curves = [
         reliability_diagram({name: outcome.inside for name, outcome in outcomes.items()}, labels),
-        roc(foreign, "Foreign inputs against digits"),
+        roc(scores, "Out-of-distribution inputs against digits"),
     ]
     column = [c.name for c in COLUMNS].index("ambig./photo")
     rows = {name: i for i, (name, _) in enumerate(table.rows)}
@@ -202,14 +196,14 @@ def _page(table: Table, data: digits.Digits, outcomes: dict[str, Outcome], seeds
                 "Two kinds of doubt",
                 [
                     "Each dot is an input of the first seed. Ambiguous digits belong to the right: every head sees the "
-                    "ambiguity. Foreign inputs belong to the top: heads have no reason to agree on them.",
+                    "ambiguity. Out-of-distribution inputs belong to the top: heads have no reason to agree on them.",
                 ],
                 figure=to_svg(uncertainty_maps(outcomes)),
                 figure_alt="Scatter plots of epistemic against aleatoric uncertainty for LL-E and the default.",
             ),
             Section(
                 "Calibration and detection",
-                ["First seed. Left: clean and ambiguous test digits. Right: both foreign sets against both of these."],
+                ["First seed. Left: clean and ambiguous test digits. Right: what is no digit against both."],
                 figure=to_svg(panels(curves, width=5.0, height=4.0)),
                 figure_alt="A reliability diagram and ROC curves of the methods.",
             ),

@@ -1,6 +1,6 @@
-"""Measuring a method: all metrics of it from one pass over each data set, as numbers, tables and plots."""
+"""Measure a method: all metrics from one pass over each data set, as numbers, tables and plots."""
 
-from repulse.evaluation.evaluate import Evaluation, Method, evaluate
+from repulse.evaluation.evaluate import Evaluation, evaluate
 from repulse.evaluation.overlap import overlap
 
-__all__ = ["Evaluation", "Method", "evaluate", "overlap"]
+__all__ = ["Evaluation", "evaluate", "overlap"]

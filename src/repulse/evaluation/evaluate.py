@@ -1,6 +1,6 @@
-"""How good a method is: one pass over in-distribution data and over each foreign set, and all metrics of it.
+"""Evaluate a method: one pass over in-distribution data and over each out-of-distribution set, and all metrics.
 
-Anything that predicts and scores can be judged: an `Ensemble` on inputs, `Heads` or a baseline on features.
+Whatever predicts and scores can be evaluated: an `Ensemble` on inputs, `Heads` or a baseline on features.
 """
 
 from __future__ import annotations
@@ -16,11 +16,12 @@ from torch import Tensor
 from tqdm import tqdm
 
 from repulse._files import with_nan, without_nan, write_whole
+from repulse.baselines.contract import Predictor
 from repulse.ensemble import Ensemble
 from repulse.errors import CheckpointError, DataError, RecipeError, check_positive_integer, expected
 from repulse.evaluation import summary
 from repulse.evaluation.overlap import Index, batches_of
-from repulse.evaluation.passes import Method, Pass, cut, labelled_batches, pass_over
+from repulse.evaluation.passes import Pass, cut, labelled_batches, pass_over
 from repulse.metrics.resampling import Interval
 from repulse.prediction import ClassPrediction
 
@@ -30,25 +31,25 @@ if TYPE_CHECKING:
     from repulse.evaluation.table import Table
 
 FORMAT = 1
-"""Of the JSON."""
+"""Version of the JSON format."""
 
 
 @dataclass(frozen=True, repr=False)
 class Evaluation:
-    """What was measured of one method. Rates are shares of one; NaN where a metric has no value.
+    """All measurements of one method. Rates lie in [0, 1]; NaN where a metric has no value.
 
     Attributes:
-        name: of the method.
+        name: name of the method.
         task: "classification" or "regression".
-        counts: samples of each set, in-distribution under "id".
+        counts: number of samples of each set; "id" is the in-distribution set.
         id: metrics on in-distribution data: accuracy, nll, brier, ece, adaptive_ece, aurc, coverage_at_5,
             misclassification_auroc and, with human labels, human_correlation; for regression rmse, nll, coverage_95.
             Predictions are ranked by their total uncertainty.
-        ood: for each foreign set auroc, aupr_out, aupr_in and fpr95 of the method's score.
-        oracle: the foreign sets with samples that the method was repelled on, and their share: no fair test.
-        leaks: other samples in two places: "id in repulsion", "<set> in id", and their share of the former.
-        milliseconds: for 1000 in-distribution predictions.
-        intervals: for each set, bounds of some of its metrics.
+        ood: for each out-of-distribution set auroc, aupr_out, aupr_in and fpr95 of the method's score.
+        oracle: share of repulsion samples in each out-of-distribution set that contains any: not a fair test.
+        leaks: share of samples of one set that another one contains, under "id in repulsion" and "<set> in id".
+        milliseconds: time of 1000 in-distribution predictions.
+        intervals: for each set, confidence intervals of its metrics.
         reliability: columns of the reliability diagram: confidence, accuracy and share of each bin that is not empty;
             for regression level and coverage.
         risk_coverage: columns coverage and risk of the curve.
@@ -69,16 +70,16 @@ class Evaluation:
     histograms: dict[str, list[float]] = field(default_factory=dict)
 
     def table(self) -> Table:
-        """Return the main figures as a table of one row; `evaluation.compare.compare` sets methods side by side."""
-        from repulse.evaluation.compare import summary
+        """Return the main metrics as a table of one row; `evaluation.compare.compare` puts methods side by side."""
+        from repulse.evaluation.compare import one_row
 
-        return summary(self)
+        return one_row(self)
 
     def plot(self, path: str | Path | None = None) -> Figure:
-        """Reliability, risk against coverage, and scores of each foreign set beside those inside, as one figure.
+        """Plot reliability, risk against coverage, and the scores of each out-of-distribution set.
 
         Args:
-            path: also write it there, in the format of the ending.
+            path: where to write the figure, in the format of the suffix.
         """
         from repulse.evaluation.plots import evaluation_panels, save_picture
 
@@ -88,7 +89,7 @@ class Evaluation:
         return figure
 
     def to_json(self, path: str | Path | None = None) -> str:
-        """All of it as JSON, null where there is no number; also written to a file if there is a path."""
+        """Return everything as JSON, with null for NaN, and write it to a file if there is a path."""
         text = json.dumps({"format": FORMAT, **without_nan(asdict(self))}, indent=1, allow_nan=False) + "\n"
         if path is not None:
             write_whole(path, text)
@@ -96,7 +97,7 @@ class Evaluation:
 
     @staticmethod
     def from_json(source: str | Path) -> Evaluation:
-        """The evaluation in a JSON text or, given a `Path`, in a file."""
+        """Read an evaluation from a JSON text or, given a `Path`, from a file."""
         try:
             kept = json.loads(source.read_text(encoding="utf-8") if isinstance(source, Path) else source)
             if kept.pop("format") != FORMAT:
@@ -125,7 +126,7 @@ class Evaluation:
 
 
 def evaluate(
-    method: Method,
+    method: Predictor,
     id: Any,
     ood: Mapping[str, Any] | None = None,
     repulsion: Any = None,
@@ -139,20 +140,21 @@ def evaluate(
     """Measure a method on data it was not fitted on.
 
     Args:
-        method: an `Ensemble`, `Heads`, a baseline, or anything else that is a `Method`.
+        method: an `Ensemble`, `Heads`, a baseline, or any other `Predictor`.
         id: in-distribution data that the fit has not seen: `(inputs, targets)`, or a loader of labelled batches.
-        ood: for each foreign set its name and its inputs, or a loader of them.
+        ood: inputs of each out-of-distribution set, or a loader of them, by its name.
         repulsion: the samples that the method was repelled on, in the form of the other inputs (a tensor, a loader, or
-            a mapping of names to such). They are only compared: foreign sets that share samples with them, found by
-            content, are marked as oracle.
-        name: of the method in tables; if None its `name`, or its class.
-        human: for each in-distribution sample how many people, or which share of them, chose each class, `(N, K)`.
+            a mapping of names to such). Used only to mark out-of-distribution sets that contain some of them, compared
+            by content, as oracle.
+        name: name of the method in tables; if None its `name`, or that of its class.
+        human: number or share of people who chose each class, for each in-distribution sample, `(N, K)`.
         bootstrap: number of resamples for intervals of 95 %; 0 for none.
-        batch_size: most samples that the method sees at once.
+        batch_size: maximum number of samples that the method sees at once.
         progress: show a bar over a set that takes more than two seconds.
     """
-    if not isinstance(method, Method):
-        raise DataError(expected("method", "something with `predict` and `score`", type(method).__name__))
+    if not isinstance(method, Predictor):
+        wanted = "something with `predict`, `score` and `predict_and_score`"
+        raise DataError(expected("method", wanted, type(method).__name__))
     if isinstance(bootstrap, bool) or not isinstance(bootstrap, int) or bootstrap < 0:
         raise RecipeError(expected("bootstrap", "a number of resamples, or 0", repr(bootstrap)))
     check_positive_integer("batch_size", batch_size)
@@ -214,6 +216,3 @@ def _named(ood: Mapping[str, Any] | None) -> dict[str, Any]:
     if taken:
         raise DataError(expected("the names in `ood`", "other than 'id' and 'edges'", repr(taken.pop())))
     return dict(ood or {})
-
-
-__all__ = ["Evaluation", "Method", "evaluate"]

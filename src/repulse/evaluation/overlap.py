@@ -1,8 +1,8 @@
-"""Whether the same samples are in two sets, by content: a set that heads were repelled on is no fair test of them.
+"""Find samples that two sets share, by content: a set that heads were repelled on is no fair test of them.
 
-Each sample is kept as a few random projections of its entries, after these are shifted and scaled like the entries of
-the first batch. The mean squared difference of projections estimates that of entries, so that copies are found although
-their numbers differ by rounding (features computed in another batch), and sets of any size pass batch by batch.
+Each sample is kept as a few random projections of its entries, which are first standardised like those of the first
+batch. The mean squared difference of projections estimates that of entries, so that copies are found although they
+differ by rounding errors (features computed in another batch), and sets of any size are read batch by batch.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from repulse.backbone.batches import inputs_of, is_several, size_of, tensors_of
 from repulse.errors import DataError, expected
 
 PROJECTIONS = 16
-NEAR = 2e-4
-"""Largest root mean square difference of equal samples, in units of the entries' spread; rounding stays far below."""
-EXACT = 1e-9
-"""The same for integers, and for samples of one number, which may be near each other by chance."""
+TOLERANCE = 2e-4
+"""Maximum root mean square difference of equal samples, in standard deviations; rounding errors are far smaller."""
+EXACT_TOLERANCE = 1e-9
+"""The same for integers, and for samples of a single entry, which may be close by chance."""
 
 
 def overlap(samples: Any, others: Any) -> float:
-    """Share of `others` that are also in `samples`, up to rounding errors; integers such as uint8 images exactly.
+    """Compute the share of `others` that are also in `samples`, up to rounding errors; integers must be equal.
 
     Examples:
         >>> samples = torch.arange(20.0).view(10, 2)
@@ -69,29 +69,29 @@ def batches_of(samples: Any, name: str, several: int | None = None) -> Iterator[
 
 
 class Index:
-    """Samples that can be asked for; those of another number of entries are other samples."""
+    """Samples to look up; those of different widths are never equal."""
 
     def __init__(self) -> None:
-        self.shelves: dict[int, Shelf] = {}
+        self.by_width: dict[int, ProjectedSamples] = {}
 
     def add(self, inputs: Any) -> None:
-        """Keep the samples of a batch."""
+        """Add the samples of a batch."""
         rows, exact = rows_of(inputs)
         if not len(rows):
             return
-        if rows.shape[1] not in self.shelves:
-            self.shelves[rows.shape[1]] = Shelf(rows)
-        self.shelves[rows.shape[1]].add(rows, exact)
+        if rows.shape[1] not in self.by_width:
+            self.by_width[rows.shape[1]] = ProjectedSamples(rows)
+        self.by_width[rows.shape[1]].add(rows, exact)
 
     def find(self, inputs: Any) -> Bool[Tensor, " B"]:
-        """Which samples of a batch are among those kept."""
+        """Check which samples of a batch were added before."""
         rows, exact = rows_of(inputs)
-        shelf = self.shelves.get(rows.shape[1])
-        return torch.zeros(len(rows), dtype=torch.bool) if shelf is None else shelf.find(rows, exact)
+        same_width = self.by_width.get(rows.shape[1])
+        return torch.zeros(len(rows), dtype=torch.bool) if same_width is None else same_width.find(rows, exact)
 
 
-class Shelf:
-    """The samples of one width, as projections in the order of the one that spreads most."""
+class ProjectedSamples:
+    """Samples of one width, as projections sorted by the one with the largest standard deviation."""
 
     def __init__(self, rows: Float[Tensor, "B d"]) -> None:
         shift = rows.mean(dim=0)
@@ -120,13 +120,13 @@ class Shelf:
             self.kept = [kept[kept[:, self.key].argsort()]]
         wanted, kept = self.project(rows), self.kept[0]
         keys, places = kept[:, self.key].contiguous(), wanted[:, self.key].contiguous()
-        tolerance = EXACT if (exact and self.exact) or rows.shape[1] == 1 else NEAR
+        tolerance = EXACT_TOLERANCE if (exact and self.exact) or rows.shape[1] == 1 else TOLERANCE
         near = tolerance * wanted.square().mean(dim=1).sqrt().clamp_min(1.0)  # rounding grows with the numbers
         at = torch.searchsorted(keys, places - 6 * near)
         end = torch.searchsorted(keys, places + 6 * near)
         found = torch.zeros(len(rows), dtype=torch.bool)
         asking = (at < end).nonzero().flatten()
-        while len(asking):  # each with its next neighbour, until it is found or has no more
+        while len(asking):  # compare each with its next neighbour, until it is found or has none left
             same = (wanted[asking] - kept[at[asking]]).square().mean(dim=1).sqrt() <= 1.5 * near[asking]
             found[asking[same]] = True
             at[asking] += 1
@@ -141,7 +141,7 @@ def _is_split(parts: tuple[Any, ...]) -> bool:
 
 
 def rows_of(inputs: Any) -> tuple[Float[Tensor, "B d"], bool]:
-    """Samples as rows of numbers, and whether they are integers."""
+    """Return samples as rows of numbers, and whether they are integers."""
     tensors = [value for _, value in tensors_of(inputs) if value.ndim]
     size = size_of(inputs)
     whole = [value.detach().cpu().double() for value in tensors if len(value) == size]

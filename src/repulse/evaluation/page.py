@@ -1,11 +1,14 @@
-"""One HTML page that needs nothing else: no network, no scripts, figures and pictures inside."""
+"""One self-contained HTML page: no network, no scripts, figures and pictures inside."""
 
 from __future__ import annotations
 
 import base64
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from html import escape
+from importlib.resources import files
 from pathlib import Path
+from string import Template
 
 from repulse._files import write_whole
 
@@ -15,7 +18,7 @@ class Picture:
     """A small image with a caption.
 
     Attributes:
-        png: its bytes.
+        png: bytes of a PNG file.
         caption: one or two short lines.
         alt: what it shows, for those who cannot see it.
     """
@@ -26,12 +29,18 @@ class Picture:
 
     @property
     def source(self) -> str:
+        """The image as a data URL."""
         return "data:image/png;base64," + base64.b64encode(self.png).decode()
 
 
 @dataclass(frozen=True)
 class Gallery:
-    """A row of pictures under a heading."""
+    """A row of pictures under a heading.
+
+    Attributes:
+        title: heading.
+        pictures: from left to right.
+    """
 
     title: str
     pictures: Sequence[Picture]
@@ -60,7 +69,14 @@ class Section:
 
 @dataclass(frozen=True)
 class Page:
-    """A page: title, the finding in one or two sentences, sections."""
+    """A page: title, the finding in one or two sentences, sections.
+
+    Attributes:
+        title: heading of the page.
+        lead: the finding.
+        sections: from top to bottom.
+        footer: last line.
+    """
 
     title: str
     lead: str
@@ -68,15 +84,55 @@ class Page:
     footer: str = ""
 
     def html(self) -> str:
-        """The page as one string."""
-        from jinja2 import Environment, PackageLoader, select_autoescape
-
-        loader = PackageLoader("repulse.evaluation", package_path="")
-        environment = Environment(
-            loader=loader, autoescape=select_autoescape(["html"]), trim_blocks=True, lstrip_blocks=True
+        """Return the page as one string."""
+        sections = "".join(_section(f"s{i}", section) for i, section in enumerate(self.sections, start=1))
+        style = files("repulse.evaluation").joinpath("page.css").read_text(encoding="utf-8")
+        return _PAGE.substitute(
+            title=escape(self.title), style=style, lead=escape(self.lead), sections=sections, footer=escape(self.footer)
         )
-        return environment.get_template("page.html").render(page=self)
 
     def write(self, path: str | Path) -> Path:
-        """Write the page; a kill leaves the old file or the new one, never half of one."""
+        """Write the page; an interruption leaves the old file or the new one, never half of one."""
         return write_whole(path, self.html())
+
+
+_PAGE = Template("""<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>$title</title>
+<style>
+$style</style>
+</head>
+<body>
+<main>
+<h1>$title</h1>
+<p class="lead">$lead</p>
+$sections<footer>$footer</footer>
+</main>
+</body>
+</html>
+""")
+
+
+def _section(name: str, section: Section) -> str:
+    title = escape(section.title)
+    parts = [f'<section aria-labelledby="{name}">', f'<h2 id="{name}">{title}</h2>']
+    parts += [f"<p>{escape(paragraph)}</p>" for paragraph in section.text]
+    if section.table:
+        parts.append(f'<div class="scroll" tabindex="0" role="region" aria-label="{title}">{section.table}</div>')
+    if section.figure:
+        alt = escape(section.figure_alt)
+        parts.append(f'<div class="figure" role="img" aria-label="{alt}">{section.figure}</div>')
+    parts += [_gallery(gallery) for gallery in section.galleries]
+    return "\n".join([*parts, "</section>\n"])
+
+
+def _gallery(gallery: Gallery) -> str:
+    pictures = [
+        f'<figure><img src="{picture.source}" alt="{escape(picture.alt)}">'
+        f"<figcaption>{escape(picture.caption)}</figcaption></figure>"
+        for picture in gallery.pictures
+    ]
+    return "\n".join([f"<h3>{escape(gallery.title)}</h3>", '<div class="row">', *pictures, "</div>"])

@@ -6,41 +6,30 @@ import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from repulse.backbone.batches import TARGETS, inputs_of, size_of
-from repulse.ensemble import Ensemble
+from repulse.baselines.contract import Predictor
 from repulse.errors import DataError, expected
 from repulse.evaluation.overlap import Index
-from repulse.particles.heads import Particles
 from repulse.prediction import ClassPrediction, Prediction, RegressionPrediction, mean_log_probs
-
-
-@runtime_checkable
-class Method(Protocol):
-    """What can be evaluated. A `predict_and_score(x)` that returns both from one pass is used if there is one."""
-
-    def predict(self, x: Any, /) -> Prediction:
-        """Predictions for a batch."""
-        ...
-
-    def score(self, x: Any, /) -> Tensor:
-        """One number a sample, `(B,)`; larger means further out of distribution."""
-        ...
 
 
 @dataclass(frozen=True)
 class Pass:
-    """What a pass leaves: of each sample no more than the metrics need.
+    """What one pass over a set keeps: of each sample only what the metrics need.
 
     Attributes:
-        scores: of each sample.
-        shared: for each other set, which share of the samples is also there.
-        seconds: that the method took.
-        prediction: with targets, the mixture of all members; then also their `aleatoric` and `total` uncertainty.
+        scores: score of each sample.
+        shared: for each other set, the share of the samples that it also contains.
+        seconds: time that the method took.
+        prediction: for sets with targets, the mixture of all members.
+        targets: for sets with targets, these.
+        aleatoric: for sets with targets, the aleatoric uncertainty of each prediction.
+        total: for sets with targets, the total uncertainty of each prediction.
     """
 
     scores: Tensor
@@ -53,15 +42,15 @@ class Pass:
 
 
 def pass_over(
-    method: Method, label: str, batches: Iterator[tuple[Any, Tensor | None]], known: dict[str, Index], own: Index
+    method: Predictor, label: str, batches: Iterator[tuple[Any, Tensor | None]], known: dict[str, Index], own: Index
 ) -> Pass:
-    """Predict batch by batch.
+    """Predict a set batch by batch.
 
     Args:
         method: what predicts.
         label: name of the set, for messages.
-        batches: inputs with targets, which are in distribution, or with None.
-        known: indices of other sets, in which the inputs are looked up.
+        batches: inputs with their targets if they are in-distribution, or with None.
+        known: indices of other sets, to look up the inputs in.
         own: index to which inputs with targets are added.
     """
     parts, copies, predictions, seconds = defaultdict(list), defaultdict(list), [], 0.0
@@ -84,20 +73,13 @@ def pass_over(
     )
 
 
-def _predict_and_score(method: Method, inputs: Any, label: str) -> tuple[Prediction, Tensor]:
-    """Both from one pass where that can be, checked, on the CPU."""
-    both, size = getattr(method, "predict_and_score", None), size_of(inputs)
-    if both is not None:
-        prediction, scores = both(inputs)
-    else:
-        prediction = method.predict(inputs)
-        if isinstance(method, Ensemble | Particles):  # one head alone has nothing to disagree with
-            scores = prediction.epistemic if prediction.members > 1 else prediction.total
-        else:
-            scores = method.score(inputs)
+def _predict_and_score(method: Predictor, inputs: Any, label: str) -> tuple[Prediction, Tensor]:
+    """Return both from one pass, checked and on the CPU."""
+    size = size_of(inputs)
+    prediction, scores = method.predict_and_score(inputs)
     if not isinstance(prediction, ClassPrediction | RegressionPrediction) or len(prediction) != size:
         got = f"{len(prediction)}" if isinstance(prediction, Prediction) else type(prediction).__name__
-        raise DataError(expected(f"the predictions for a batch of {label!r}", f"{size}, one a sample", got))
+        raise DataError(expected(f"the predictions for a batch of {label!r}", f"{size}, one per sample", got))
     if not isinstance(scores, Tensor) or scores.shape != (size,):
         got = f"shape {tuple(scores.shape)}" if isinstance(scores, Tensor) else type(scores).__name__
         raise DataError(expected(f"the scores of a batch of {label!r}", f"of shape ({size},)", got))
@@ -107,14 +89,14 @@ def _predict_and_score(method: Method, inputs: Any, label: str) -> tuple[Predict
 
 
 def _mixture(prediction: Prediction) -> Prediction:
-    """Members only matter through their mean once the uncertainties are known, and many classes are much to keep."""
+    """Reduce members to their mean: once the uncertainties are known, metrics need no more."""
     if isinstance(prediction, ClassPrediction):
         return ClassPrediction(mean_log_probs(prediction.log_probs).unsqueeze(0))
     return prediction
 
 
 def labelled_batches(data: Any) -> Iterator[tuple[Any, Tensor]]:
-    """Inputs and targets of each batch; a tuple is one."""
+    """Return inputs and targets of each batch; a tuple is one batch."""
     batches: Any = [data] if isinstance(data, tuple) else data
     if isinstance(data, Tensor | Mapping | str) or not isinstance(batches, Iterable):
         raise DataError(expected("id", "(inputs, targets) or a loader of labelled batches", type(data).__name__))
@@ -138,7 +120,7 @@ def labelled_batches(data: Any) -> Iterator[tuple[Any, Tensor]]:
 
 
 def cut(batches: Iterable[tuple[Any, Any]], size: int) -> Iterator[tuple[Any, Any]]:
-    """Batches of at most this size."""
+    """Split batches into parts of at most this size."""
     for inputs, targets in batches:
         whole = size_of(inputs)
 

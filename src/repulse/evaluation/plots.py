@@ -1,11 +1,13 @@
 """Figures as SVG text whose lines and letters take the colour of the page around them.
 
-Matplotlib is used through its object interface, so that no global state (backend, style) of the caller is touched.
+Matplotlib is used through its object interface, so that no global state of the caller (backend, style) changes.
 """
 
 from __future__ import annotations
 
 import io
+import struct
+import zlib
 from collections.abc import Callable, Mapping, Sequence
 from itertools import cycle
 from pathlib import Path
@@ -24,10 +26,10 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 INK = "#010203"
-"""Stands for the page's text colour until the SVG is written."""
+"""Placeholder for the text colour of the page, replaced when the SVG is written."""
 
 PALETTE = ("#3572c6", "#e08214", "#1b9e77", "#b0479a", "#7f7f7f")
-"""Categorical colours that stay apart in grey and for colour-blind readers."""
+"""Categorical colours that remain distinct in grey and for colour-blind readers."""
 
 Draw = Callable[["Axes"], None]
 
@@ -35,7 +37,7 @@ Draw = Callable[["Axes"], None]
 def panels(
     draws: Sequence[Draw], *, width: float = 3.4, height: float = 3.1, share: bool = False, columns: int | None = None
 ) -> Figure:
-    """One row of panels, each drawn by one function; more rows if there are more than `columns`."""
+    """Draw panels in one row, each by one function; in several rows if there are more than `columns`."""
     from matplotlib.figure import Figure
 
     across = min(len(draws), columns or len(draws))
@@ -52,7 +54,7 @@ def panels(
 
 
 def to_svg(figure: Figure) -> str:
-    """The figure as SVG text, transparent, with letters as letters and no date in it."""
+    """Return the figure as SVG text: transparent, with letters as text and without a date."""
     from matplotlib import rc_context
 
     buffer = io.StringIO()
@@ -63,14 +65,14 @@ def to_svg(figure: Figure) -> str:
 
 
 def save_picture(figure: Figure, path: str | Path, dpi: int = 130) -> None:
-    """The figure as a picture file on white, in the format of the file's ending."""
+    """Write the figure on white to a file, in the format of its suffix."""
     buffer = io.BytesIO()
     figure.savefig(buffer, format=Path(path).suffix[1:] or "png", dpi=dpi, facecolor="white")
     write_whole(path, buffer.getvalue())
 
 
 def uncertainty_map(groups: Mapping[str, ClassPrediction], title: str) -> Draw:
-    """Every input as a point: aleatoric uncertainty to the right, epistemic upwards."""
+    """Plot every input as a point: epistemic against aleatoric uncertainty."""
 
     def draw(axis: Axes) -> None:
         for (name, prediction), colour in zip(groups.items(), cycle(PALETTE), strict=False):
@@ -83,7 +85,7 @@ def uncertainty_map(groups: Mapping[str, ClassPrediction], title: str) -> Draw:
 
 
 def reliability_diagram(predictions: Mapping[str, ClassPrediction], targets: Tensor) -> Draw:
-    """Accuracy against confidence in 15 bins; on the diagonal, confidence is honest."""
+    """Plot accuracy against confidence in 15 bins; a calibrated prediction lies on the diagonal."""
 
     def draw(axis: Axes) -> None:
         axis.plot([0, 1], [0, 1], color=INK, linewidth=0.8, linestyle=":")
@@ -99,7 +101,7 @@ def reliability_diagram(predictions: Mapping[str, ClassPrediction], targets: Ten
 
 
 def roc(scores: Mapping[str, tuple[Tensor, Tensor]], title: str) -> Draw:
-    """ROC curves of `name -> (scores inside, scores outside)`."""
+    """Plot ROC curves of `name -> (in-distribution scores, out-of-distribution scores)`."""
 
     def draw(axis: Axes) -> None:
         axis.plot([0, 1], [0, 1], color=INK, linewidth=0.8, linestyle=":")
@@ -107,7 +109,7 @@ def roc(scores: Mapping[str, tuple[Tensor, Tensor]], title: str) -> Draw:
             fpr, tpr = roc_curve(inside, outside)
             label = f"{name} ({100 * auroc(inside, outside):.1f})"
             axis.plot(fpr, tpr, color=colour, linewidth=1.6, label=label)
-        axis.set(xlabel="in-distribution inputs flagged", ylabel="foreign inputs flagged", title=title)
+        axis.set(xlabel="in-distribution inputs flagged", ylabel="out-of-distribution inputs flagged", title=title)
         axis.set(xlim=(0, 1), ylim=(0, 1.01))
         axis.legend(loc="lower right", fontsize=8, title="AUROC", title_fontsize=8, labelcolor=INK)
 
@@ -115,7 +117,7 @@ def roc(scores: Mapping[str, tuple[Tensor, Tensor]], title: str) -> Draw:
 
 
 def evaluation_panels(evaluation: Evaluation) -> Figure:
-    """Calibration, selective prediction, and the scores of each foreign set beside those inside."""
+    """Plot calibration, selective prediction, and the scores of each out-of-distribution set."""
     draws = [_calibration(evaluation)]
     if evaluation.risk_coverage:
         draws.append(_selective(evaluation))
@@ -158,7 +160,7 @@ def _selective(evaluation: Evaluation) -> Draw:
 def _scores(evaluation: Evaluation, name: str, colour: str) -> Draw:
     def draw(axis: Axes) -> None:
         edges = evaluation.histograms["edges"]
-        for key, tint, label in (("id", PALETTE[0], "inside"), (name, colour, name)):
+        for key, tint, label in (("id", PALETTE[0], "in-distribution"), (name, colour, name)):
             axis.stairs(evaluation.histograms[key], edges, fill=True, alpha=0.4, color=tint, label=label)
             axis.stairs(evaluation.histograms[key], edges, color=tint, linewidth=1.2)
         if 0 < 10 * edges[0] < edges[-1] and edges[1] / edges[0] < 1.001 * edges[-1] / edges[-2]:
@@ -174,14 +176,18 @@ def _scores(evaluation: Evaluation, name: str, colour: str) -> Draw:
 
 
 def png_of(image: Tensor) -> bytes:
-    """An image `(C, H, W)` with values in [0, 1] as PNG bytes."""
-    from PIL import Image
+    """Encode an image `(C, H, W)`, grey or RGB with values in [0, 1], as a PNG file."""
+    channels, height, width = image.shape
+    pixels = (image.detach().cpu().clamp(0, 1) * 255).round().to(torch.uint8).permute(1, 2, 0)
+    colour = {1: 0, 3: 2}[channels]  # the two colour types of the format that are needed
+    rows = b"".join(b"\0" + row.numpy().tobytes() for row in pixels)  # each row starts with its filter: none
 
-    pixels = (image.detach().cpu().clamp(0, 1) * 255).round().to(torch.uint8)
-    array = pixels[0].numpy() if len(pixels) == 1 else pixels.permute(1, 2, 0).numpy()
-    buffer = io.BytesIO()
-    Image.fromarray(array).save(buffer, format="PNG")
-    return buffer.getvalue()
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    header = struct.pack(">IIBBBBB", width, height, 8, colour, 0, 0, 0)
+    parts = [(b"IHDR", header), (b"IDAT", zlib.compress(rows, 9)), (b"IEND", b"")]
+    return b"\x89PNG\r\n\x1a\n" + b"".join(chunk(kind, data) for kind, data in parts)
 
 
 def _style(axis: Axes) -> None:

@@ -1,4 +1,4 @@
-"""All metrics of one pass at once, with their curves and, if asked for, their intervals, as plain numbers."""
+"""All metrics of one pass, with their curves and confidence intervals, as plain numbers."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ from repulse.metrics.selective import aurc, coverage_at_risk, risk_coverage
 from repulse.prediction import ClassPrediction, RegressionPrediction
 
 POINTS = 200
-"""Most points of a curve."""
+"""Maximum number of points of a curve."""
 BINS = 40
-"""Bins of a histogram."""
+"""Number of bins of a histogram."""
 
 
 class Summary(NamedTuple):
-    """Metrics of predictions inside, and what their figures show."""
+    """Metrics of in-distribution predictions, their intervals and curves."""
 
     metrics: dict[str, float]
     intervals: dict[str, Interval]
@@ -47,7 +47,7 @@ class Summary(NamedTuple):
 def of_classes(
     prediction: ClassPrediction, targets: Tensor, aleatoric: Tensor, total: Tensor, human: Tensor | None, repeats: int
 ) -> Summary:
-    """Accuracy, calibration and selective prediction by total uncertainty."""
+    """Compute accuracy, calibration and selective prediction by total uncertainty."""
     prediction, targets = checked(prediction, targets, ClassPrediction)
     wrong = prediction.labels != targets
     mixed = bool(wrong.any()) and not bool(wrong.all())
@@ -76,7 +76,7 @@ def of_classes(
 
 
 def of_numbers(prediction: RegressionPrediction, targets: Tensor, repeats: int) -> Summary:
-    """Error and calibration of a regression."""
+    """Compute error and calibration of a regression."""
     prediction, targets = checked(prediction, targets, RegressionPrediction)
     mass = central_mass(prediction, targets)
     found = {
@@ -95,7 +95,7 @@ def of_numbers(prediction: RegressionPrediction, targets: Tensor, repeats: int) 
 
 
 def of_scores(inside: Tensor, outside: Tensor, repeats: int) -> tuple[dict[str, float], dict[str, Interval]]:
-    """How well scores tell a foreign set, and the intervals of it."""
+    """Compute how well scores separate an out-of-distribution set, and the intervals of these metrics."""
     found = {
         "auroc": auroc(inside, outside),
         "aupr_out": aupr(inside, outside),
@@ -111,10 +111,10 @@ def of_scores(inside: Tensor, outside: Tensor, repeats: int) -> tuple[dict[str, 
 
 
 def histograms(scores: Mapping[str, Tensor]) -> dict[str, list[float]]:
-    """Shares of each set's scores in the same bins, and under "edges" the bins.
+    """Compute the share of the scores of each set in common bins, whose edges are under "edges".
 
-    They cover all but the outermost half per cent of the scores of any set, which fall into the first and the last bin;
-    their edges are equidistant, or grow by a constant factor where scores are positive and of very different sizes.
+    Bins cover all but the outermost half per cent of the scores of any set, which count in the first and the last bin.
+    Edges are equidistant or, if scores are positive and of very different sizes, grow by a constant factor.
     """
     tails = torch.tensor([0.005, 0.995], dtype=torch.float64)
     finite = [values[values.isfinite()].double() for values in scores.values() if bool(values.isfinite().any())]
@@ -137,7 +137,7 @@ def histograms(scores: Mapping[str, Tensor]) -> dict[str, list[float]]:
 def _class_intervals(
     prediction: ClassPrediction, targets: Tensor, total: Tensor, wrong: Tensor, repeats: int
 ) -> dict[str, Interval]:
-    """Resampled are the few numbers of each sample that a metric needs, not the whole prediction."""
+    """Resample only the few numbers per sample that a metric needs, not the whole prediction."""
     each = {
         "accuracy": (~wrong).double(),
         "nll": -prediction.log_likelihood(targets),
@@ -157,10 +157,10 @@ def _class_intervals(
 
 
 def _agreement(aleatoric: Tensor, human: Tensor) -> float:
-    """`human_correlation`, or NaN where all samples are equally ambiguous to people or to the model."""
+    """Compute `human_correlation`, or NaN if all samples are equally ambiguous to people or to the model."""
     people = human_entropy(human)
     if len(people) != len(aleatoric):
-        raise DataError(expected("human", f"{len(aleatoric)} rows, one a sample inside", len(people)))
+        raise DataError(expected("human", f"{len(aleatoric)} rows, one per in-distribution sample", len(people)))
     constant = len(people.unique()) == 1 or len(aleatoric.unique()) == 1
     return math.nan if constant else spearman(aleatoric.double(), people)
 

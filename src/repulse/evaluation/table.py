@@ -1,4 +1,4 @@
-"""A table of results over seeds, that can be printed, kept, pasted into Markdown or LaTeX, or put on a page."""
+"""A table of results over seeds, as plain text, Markdown, LaTeX, HTML or JSON."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from repulse.errors import CheckpointError, DataError, expected
 
 @dataclass(frozen=True)
 class Column:
-    """One figure of merit.
+    """One metric of a table.
 
     Attributes:
         name: short heading.
         digits: digits after the point.
         better: "higher", "lower", or "" for columns without a best.
-        help: what it is, in one sentence, for the page.
+        help: explanation in one sentence, for the page.
     """
 
     name: str
@@ -30,13 +30,14 @@ class Column:
 
     @property
     def heading(self) -> str:
+        """The name, with an arrow in the direction that is better."""
         arrow = {"higher": " ↑", "lower": " ↓", "": ""}[self.better]
         return self.name + arrow
 
 
 @dataclass
 class Table:
-    """Rows of results, each with one list of values a seed.
+    """Rows of results, each with one list of values per seed.
 
     Examples:
         >>> table = Table("method", [Column("acc"), Column("ece", better="lower")])
@@ -50,12 +51,12 @@ class Table:
     Attributes:
         label: heading of the first column.
         columns: the others.
-        rows: name, and for every seed one value a column; None where there is no such seed, NaN where it found none.
-        footnote: below.
+        rows: name, and for every seed one value per column; None if the seed was not run, NaN if it found no value.
+        footnote: line below the table.
         marks: cells, as (row, column), that carry a dagger and are never the best.
-        title: above.
+        title: line above the table.
         across: whether methods are columns, so that the best of a row is marked instead of that of a column.
-        printed: for cells, as (row, column), what the paper prints.
+        printed: for cells, as (row, column), the value that the paper prints.
     """
 
     label: str
@@ -77,30 +78,31 @@ class Table:
         """Add a row.
 
         Args:
-            name: of the row.
-            seeds: for every seed, one value a column.
-            marked: columns that are not compared with others.
-            printed: for each column what the paper prints, or None.
+            name: name of the row.
+            seeds: for every seed, one value per column.
+            marked: columns that are marked with a dagger.
+            printed: for each column the value that the paper prints, or None.
         """
         if not seeds:
             raise DataError(expected(f"row {name!r}", "values of at least one seed", "none"))
         for values in seeds:
             if len(values) != len(self.columns):
-                raise DataError(expected(f"row {name!r}", f"{len(self.columns)} values a seed", len(values)))
+                raise DataError(expected(f"row {name!r}", f"{len(self.columns)} values per seed", len(values)))
         row = len(self.rows)
         self.marks |= {(row, column) for column in marked}
         self.printed |= {(row, column): value for column, value in enumerate(printed) if value is not None}
         self.rows.append((name, [list(values) for values in seeds]))
 
     def values(self, row: int, column: int) -> list[float]:
-        """One value for each seed there was."""
+        """Return one value for each seed that was run."""
         return [value for values in self.rows[row][1] if (value := values[column]) is not None]
 
     def mean(self, row: int, column: int) -> float:
+        """Return the mean over seeds; NaN if there are none."""
         return statistics.fmean(self.values(row, column) or [math.nan])
 
     def cell(self, row: int, column: int) -> str:
-        """Mean and, from two seeds on, the standard deviation over seeds."""
+        """Format the mean and, of two seeds or more, the standard deviation."""
         digits = self.columns[column].digits
         values = self.values(row, column)
         if not values or not all(map(math.isfinite, values)):
@@ -110,7 +112,7 @@ class Table:
         return f"{text} †" if (row, column) in self.marks else text
 
     def place(self, row: int, column: int) -> int | None:
-        """0 for the best of a column (or row) as printed, 1 for the second, else None; equal ones have no best."""
+        """Return 0 for the best of a column (or row) as printed, 1 for the second, else None; None if all are equal."""
         spec = self.columns[column]
         sign = {"higher": 1, "lower": -1, "": 0}[spec.better]
         rivals = [(row, j) for j in range(len(self.columns))] if self.across else []
@@ -121,11 +123,11 @@ class Table:
         return ranked.index(own) if sign and len(ranked) > 1 and own in ranked[:2] else None
 
     def is_best(self, row: int, column: int) -> bool:
-        """Whether no other row (or column) is better, as printed; nobody is best where all are equal."""
+        """Check whether no other row (or column) is better, as printed; no one is the best if all are equal."""
         return self.place(row, column) == 0
 
     def text(self) -> str:
-        """Aligned plain text; a star marks the best of a column."""
+        """Format as aligned plain text; a star marks the best of a column."""
         marked = [
             [name, *(self.cell(i, j) + (" *" if self.is_best(i, j) else "") for j in range(len(self.columns)))]
             for i, (name, _) in enumerate(self.rows)
@@ -138,7 +140,7 @@ class Table:
         return "\n".join([*head, *rows, *([self.footnote] if self.footnote else [])])
 
     def markdown(self, second: bool = False) -> str:
-        """A Markdown table; the best of a column in bold and, if asked for, the second underlined."""
+        """Format as Markdown: the best of a column in bold and, if `second`, the second underlined."""
         lines = [[self.label, *(column.heading for column in self.columns)], ["---"] * (len(self.columns) + 1)]
         styles = {0: "**{}**", 1: "<u>{}</u>" if second else "{}", None: "{}"}
         for i, (name, _) in enumerate(self.rows):
@@ -148,7 +150,7 @@ class Table:
         return f"{table}\n\n{self.footnote}" if self.footnote else table
 
     def latex(self) -> str:
-        """A LaTeX table for the booktabs package: the best of a column in bold, the second underlined."""
+        """Format as LaTeX with the booktabs package: the best of a column in bold, the second underlined."""
         styles: dict[int | None, Callable[[str], str]] = {
             0: lambda text: rf"\textbf{{{text}}}",
             1: lambda text: rf"\underline{{{text}}}",
@@ -169,7 +171,7 @@ class Table:
         return "\n".join([*([f"% {self.title}"] if self.title else []), *lines])
 
     def html(self) -> str:
-        """A table for the page; headings explain themselves on hover."""
+        """Format as HTML; the explanation of a column is the title of its heading."""
         head = "".join(f'<th scope="col" title="{escape(c.help)}">{escape(c.heading)}</th>' for c in self.columns)
         body = ""
         for i, (name, _) in enumerate(self.rows):
@@ -183,7 +185,7 @@ class Table:
         return f"<table><thead><tr>{corner}{head}</tr></thead><tbody>\n{body}</tbody></table>{foot}"
 
     def to_json(self) -> dict[str, Any]:
-        """All of it as plain JSON."""
+        """Return everything as plain JSON."""
         rows = [
             {
                 "name": name,
@@ -198,7 +200,7 @@ class Table:
 
     @staticmethod
     def from_json(kept: dict[str, Any]) -> Table:
-        """The table that `to_json` gave."""
+        """Rebuild a table from what `to_json` returned."""
         try:
             columns = [Column(**column) for column in kept["columns"]]
             table = Table(kept["label"], columns, [], kept["footnote"], title=kept["title"], across=kept["across"])

@@ -1,4 +1,4 @@
-"""How good the predictions and their uncertainties are. Out-of-distribution is the positive class throughout."""
+"""Pure functions that measure predictions and their uncertainties. Out-of-distribution is always the positive class."""
 
 from repulse.metrics.calibration import accuracy, brier, ece, nll, reliability
 from repulse.metrics.human import human_correlation

@@ -12,26 +12,26 @@ from repulse.prediction import ClassPrediction, Prediction
 
 
 def accuracy(prediction: ClassPrediction, targets: Tensor) -> float:
-    """Share of samples whose most probable class is the target."""
+    """Compute the share of samples whose most probable class is the target."""
     prediction, targets = checked(prediction, targets, ClassPrediction)
     return float((prediction.labels == targets).double().mean())
 
 
 def nll(prediction: Prediction, targets: Tensor) -> float:
-    """Mean negative log-likelihood, in nats, of the mixture of all members."""
+    """Compute the mean negative log-likelihood, in nats, of the mixture of all members."""
     prediction, targets = checked(prediction, targets)
     return float(-prediction.log_likelihood(targets).double().mean())
 
 
 def brier(prediction: ClassPrediction, targets: Tensor) -> float:
-    """Mean over samples of `sum_k (p_k - [k = target])^2`."""
+    """Compute the mean over samples of `sum_k (p_k - [k = target])^2`."""
     return float(squared_errors(*checked(prediction, targets, ClassPrediction)).mean())
 
 
 def ece(prediction: ClassPrediction, targets: Tensor, bins: int = 15, adaptive: bool = False) -> float:
-    """Expected calibration error: `sum_m |B_m|/N |accuracy(B_m) - confidence(B_m)|` over bins of the confidence.
+    """Compute the expected calibration error, `sum_m |B_m|/N |accuracy(B_m) - confidence(B_m)|`.
 
-    Bins are of equal width or, if `adaptive`, of equal mass; see `reliability`.
+    The bins B_m of the confidence are of equal width or, if `adaptive`, of equal mass; see `reliability`.
     """
     return calibration_error(*reliability(prediction, targets, bins, adaptive))
 
@@ -39,13 +39,13 @@ def ece(prediction: ClassPrediction, targets: Tensor, bins: int = 15, adaptive: 
 def reliability(
     prediction: ClassPrediction, targets: Tensor, bins: int = 15, adaptive: bool = False
 ) -> tuple[Float[Tensor, " bins"], Float[Tensor, " bins"], Float[Tensor, " bins"]]:
-    """Mean confidence, accuracy and share of samples of each bin; NaN marks the first two of an empty bin.
+    """Compute mean confidence, accuracy and share of samples of each bin; the first two are NaN in an empty bin.
 
     Args:
         prediction: class probabilities.
         targets: true classes.
-        bins: how many.
-        adaptive: bins of equal mass: the r-th of N samples in order of confidence is in bin `floor(bins r / N)`.
+        bins: number of bins.
+        adaptive: use bins of equal mass: the r-th of N samples in order of confidence is in bin `floor(bins r / N)`.
             Samples of equal confidence each count with their mean correctness, so that the order of the data does not
             matter where a bin ends among them.
     """
@@ -55,7 +55,7 @@ def reliability(
 
 
 def binned(confidence: Tensor, correct: Tensor, bins: int, adaptive: bool = False) -> tuple[Tensor, Tensor, Tensor]:
-    """`reliability` of confidences and of zeros and ones."""
+    """Compute `reliability` from confidences and correctness (0 or 1)."""
     if adaptive:
         distinct, group, size = torch.unique(confidence, return_inverse=True, return_counts=True)
         shared = torch.zeros_like(distinct).index_add_(0, group, correct) / size
@@ -70,16 +70,16 @@ def binned(confidence: Tensor, correct: Tensor, bins: int, adaptive: bool = Fals
 
 
 def calibration_error(confidence: Tensor, accuracy: Tensor, share: Tensor) -> float:
-    """`ece` of what `reliability` returns."""
+    """Compute `ece` from what `reliability` returns."""
     return float((share * (accuracy - confidence).abs()).nansum())
 
 
 def squared_errors(prediction: ClassPrediction, targets: Tensor) -> Float[Tensor, " B"]:
-    """`brier` of each sample."""
+    """Compute `brier` of each sample."""
     probs = prediction.probs.double()
     return probs.scatter_add(1, targets.unsqueeze(1), -torch.ones_like(probs[:, :1])).square().sum(dim=-1)
 
 
 def confidence_of(prediction: ClassPrediction) -> Float[Tensor, " B"]:
-    """Confidence in double precision, which float32 sums of probabilities may leave by a rounding error."""
+    """Return the confidence in double precision, clamped to [0, 1], which float32 sums exceed by rounding errors."""
     return prediction.confidence.double().clamp(0.0, 1.0)

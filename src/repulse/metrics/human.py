@@ -1,4 +1,4 @@
-"""Whether the model finds ambiguous what people find ambiguous."""
+"""Agreement of aleatoric uncertainty with the ambiguity that people see."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from repulse.metrics.inputs import vector
 
 
 def human_correlation(aleatoric: Float[Tensor, " B"], soft_labels: Tensor) -> float:
-    """Spearman's rank correlation of aleatoric uncertainty with the entropy of the labels that people gave.
+    """Compute Spearman's rank correlation of aleatoric uncertainty with the entropy of the labels that people gave.
 
     Examples:
         >>> round(human_correlation(torch.tensor([0.1, 0.2, 0.5]), torch.tensor([[10, 0], [9, 1], [5, 5]])), 6)
         1.0
 
     Args:
-        aleatoric: uncertainty of each sample.
-        soft_labels: for each sample and class, how many people chose it, or which share of them, `(B, K)`.
+        aleatoric: aleatoric uncertainty of each sample.
+        soft_labels: for each sample and class, the number or the share of people who chose it, `(B, K)`.
     """
     aleatoric = vector("aleatoric", aleatoric)
     people = human_entropy(soft_labels)
     if len(people) != len(aleatoric):
-        raise DataError(expected("soft_labels", f"{len(aleatoric)} rows, one a sample", len(people)))
+        raise DataError(expected("soft_labels", f"{len(aleatoric)} rows, one per sample", len(people)))
     return spearman(aleatoric, people)
 
 
 def human_entropy(soft_labels: Tensor) -> Float[Tensor, " B"]:
-    """Entropy, in nats, of each row of counts or shares; to six digits, so that equal doubts tie despite rounding."""
+    """Compute the entropy of each row, in nats, to six digits, so that equal rows tie despite rounding errors."""
     if not isinstance(soft_labels, Tensor) or soft_labels.ndim != 2:
         got = f"shape {tuple(soft_labels.shape)}" if isinstance(soft_labels, Tensor) else type(soft_labels).__name__
         raise DataError(expected("soft_labels", "a tensor of shape (samples, classes)", got))
@@ -40,7 +40,7 @@ def human_entropy(soft_labels: Tensor) -> Float[Tensor, " B"]:
 
 
 def spearman(a: Tensor, b: Tensor) -> float:
-    """Correlation of the ranks of two vectors, equal values sharing the mean of their ranks."""
+    """Compute the correlation of the ranks of two vectors; equal values share the mean of their ranks."""
     ranked = [_mid_ranks(values) for values in (a, b)]
     deviations = [rank - rank.mean() for rank in ranked]
     norms = [float(deviation.norm()) for deviation in deviations]

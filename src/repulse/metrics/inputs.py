@@ -1,4 +1,4 @@
-"""What every metric checks of what it is given, so that a wrong argument is named in one sentence."""
+"""Checks that all metrics share, so that a wrong argument is named in one sentence."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from repulse.prediction import ClassPrediction, P, Prediction, RegressionPredict
 
 
 def checked(prediction: Any, targets: Any, kind: type[P] = Prediction) -> tuple[P, Tensor]:
-    """A prediction of this kind and its targets, both on the CPU, targets of the type the kind needs."""
+    """Return a prediction of this kind and its targets, on the CPU, with targets of the type that the kind needs."""
     if not isinstance(prediction, kind):
         raise DataError(expected("prediction", f"a {kind.__name__}", type(prediction).__name__))
     if not isinstance(targets, Tensor):
@@ -30,7 +30,7 @@ def checked(prediction: Any, targets: Any, kind: type[P] = Prediction) -> tuple[
 
 
 def vector(name: str, values: Any, what: str = "values") -> Tensor:
-    """A non-empty vector without NaN, in double precision on the CPU; infinite values have their place in an order."""
+    """Return a non-empty vector without NaN, in double precision on the CPU; infinite values are allowed."""
     if not isinstance(values, Tensor):
         hint = f"; pass one of its {what}, such as `.epistemic`" if isinstance(values, Prediction) else ""
         raise DataError(expected(name, f"a vector of {what}", f"{type(values).__name__}{hint}"))

@@ -1,7 +1,8 @@
 """How well a score separates in-distribution inputs (negatives) from out-of-distribution ones (positives).
 
-All of it is read off one count: how many of each kind score at least as high as each distinct score. The formulas take
-these counts along the last axis, `(..., D + 1)` from none to all, so that many resamples are judged at once.
+All metrics follow from one count: how many samples of each kind score at least as high as each distinct score. The
+formulas take these counts along the last axis, `(..., D + 1)` from none to all, so that many resamples are processed
+at once.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from repulse.prediction import ClassPrediction
 
 
 def auroc(inside: Tensor, outside: Tensor) -> float:
-    """Probability that an outside sample scores above an inside one; ties count half.
+    """Compute the probability that an out-of-distribution sample scores above an in-distribution one; ties count half.
 
     Examples:
         >>> auroc(torch.tensor([0.0, 1.0]), torch.tensor([1.0, 2.0]))
@@ -27,12 +28,12 @@ def auroc(inside: Tensor, outside: Tensor) -> float:
 
 
 def aupr(inside: Tensor, outside: Tensor, positive: str = "outside") -> float:
-    """Average precision: the mean of the precision over steps of the recall.
+    """Compute the average precision: the mean of the precision over steps of the recall.
 
     Args:
         inside: scores of in-distribution samples.
         outside: scores of out-of-distribution samples.
-        positive: which of the two are to be found: "outside" by high scores, or "inside" by low ones.
+        positive: which samples are to be found: "outside" by high scores, or "inside" by low ones.
     """
     check_choice("positive", positive, ("outside", "inside"))
     if positive == "inside":
@@ -41,20 +42,21 @@ def aupr(inside: Tensor, outside: Tensor, positive: str = "outside") -> float:
 
 
 def fpr_at_95(inside: Tensor, outside: Tensor) -> float:
-    """Share of inside samples flagged at the largest threshold that flags at least 95 % of the outside ones.
+    """Compute the share of in-distribution samples above the largest threshold that finds 95 % of the others.
 
-    Out-of-distribution is positive here as everywhere; papers that call the inside positive print another number.
+    Out-of-distribution is positive here as everywhere; papers whose positive class is in-distribution print another
+    number.
     """
     return float(_false_at_95(*_at_or_above(inside, outside)))
 
 
 def roc_curve(inside: Tensor, outside: Tensor) -> tuple[Tensor, Tensor]:
-    """False and true positive rates over all thresholds, from none flagged to all."""
+    """Compute false and true positive rates over all thresholds, from none flagged to all."""
     return _rates(*_at_or_above(inside, outside))
 
 
 def misclassification_auroc(prediction: ClassPrediction, targets: Tensor, uncertainty: Tensor | None = None) -> float:
-    """Probability that a wrong prediction is more uncertain than a right one; ties count half.
+    """Compute the probability that a wrong prediction is more uncertain than a right one; ties count half.
 
     Args:
         prediction: class probabilities.
@@ -74,7 +76,7 @@ def misclassification_auroc(prediction: ClassPrediction, targets: Tensor, uncert
 
 
 def ranks(inside: Tensor, outside: Tensor) -> tuple[Tensor, Tensor, int]:
-    """Scores as indices into the distinct scores in descending order, and how many distinct ones there are."""
+    """Return scores as indices into the distinct scores in descending order, and the number of distinct ones."""
     scores = [vector(name, values, "scores") for name, values in (("inside", inside), ("outside", outside))]
     distinct, rank = torch.unique(torch.cat(scores), return_inverse=True)
     rank = len(distinct) - 1 - rank
@@ -82,12 +84,12 @@ def ranks(inside: Tensor, outside: Tensor) -> tuple[Tensor, Tensor, int]:
 
 
 def cumulated(counts: Tensor) -> Tensor:
-    """Counts of each distinct score, in descending order, as counts at or above each, from none."""
+    """Turn counts of each distinct score, in descending order, into counts at or above each, starting from none."""
     return torch.nn.functional.pad(counts.cumsum(dim=-1).double(), (1, 0))
 
 
 def _at_or_above(inside: Tensor, outside: Tensor) -> tuple[Tensor, Tensor]:
-    """How many inside and outside samples score at least each distinct score, from none downwards."""
+    """Count the samples of each kind at or above each distinct score, in descending order, starting from none."""
     negatives, positives, distinct = ranks(inside, outside)
     return cumulated(negatives.bincount(minlength=distinct)), cumulated(positives.bincount(minlength=distinct))
 
@@ -117,4 +119,4 @@ FORMULAS: dict[Callable[..., float], Callable[[Tensor, Tensor], Tensor]] = {
     aupr: _precision,
     fpr_at_95: _false_at_95,
 }
-"""The metrics that need no more than the counts, and their formulas on these."""
+"""Metrics that need only these counts, with their formulas."""

@@ -1,4 +1,4 @@
-"""How good regression predictions are: their error, and whether their intervals hold what they promise."""
+"""Error of regression predictions, and coverage of their intervals."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from repulse.prediction import RegressionPrediction
 
 
 def rmse(prediction: RegressionPrediction, targets: Tensor) -> float:
-    """Root of the mean squared error of the mixture's mean."""
+    """Compute the root of the mean squared error of the mean of the mixture."""
     prediction, targets = checked(prediction, targets, RegressionPrediction)
     return float((prediction.mean.double() - targets).square().mean().sqrt())
 
 
 def interval_coverage(prediction: RegressionPrediction, targets: Tensor, level: float = 0.95) -> float:
-    """Share of targets in the central interval that should hold a share `level` of them.
+    """Compute the share of targets in the central interval that should contain a share `level` of them.
 
     The interval lies between two quantiles of the mixture of Gaussians itself, not of one normal with its moments: a
     target is inside if the mixture's distribution function is between `(1 - level) / 2` and `(1 + level) / 2` there.
@@ -27,6 +27,6 @@ def interval_coverage(prediction: RegressionPrediction, targets: Tensor, level: 
 
 
 def central_mass(prediction: RegressionPrediction, targets: Tensor) -> Float[Tensor, " B"]:
-    """Probability of the smallest central interval that reaches each target: `|2 mean_i Phi((y - m_i) / s_i) - 1|`."""
+    """Compute the mass of the smallest central interval with each target: `|2 mean_i Phi((y - m_i) / s_i) - 1|`."""
     means, deviations = prediction.means.double(), prediction.variances.double().sqrt()
     return (2 * torch.special.ndtr((targets - means) / deviations).mean(dim=0) - 1).abs()

@@ -1,4 +1,4 @@
-"""How sure a metric is: the percentile bootstrap."""
+"""Confidence intervals of metrics by the percentile bootstrap."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from repulse.errors import DataError, check_positive_integer, expected
 from repulse.metrics.inputs import check_share
 from repulse.metrics.ranking import FORMULAS, cumulated, ranks
 
-AT_ONCE = 100_000
-"""Samples drawn at once: few enough to stay in the processor's cache."""
+MAX_DRAWN = 100_000
+"""Maximum number of samples drawn at once, so that they stay in the cache of the processor."""
 
 
 class Interval(NamedTuple):
-    """A value and the bounds between which it would mostly lie with other samples of the same kind."""
+    """The value of a metric and the bounds of its confidence interval."""
 
     value: float
     low: float
@@ -36,7 +36,7 @@ def bootstrap(
     level: float = 0.95,
     seed: int = 0,
 ) -> Interval:
-    """A metric, and the quantiles of its values on samples drawn anew, with replacement, from those given.
+    """Compute a metric and the quantiles of its values on resamples, drawn with replacement.
 
     Examples:
         >>> from repulse.metrics import auroc
@@ -45,13 +45,13 @@ def bootstrap(
         0.875 (0.825 to 0.9166)
 
     Args:
-        metric: takes the arrays, returns a number. AUROC, AUPR and FPR@95 are resampled all at once, others one by one.
-        *arrays: vectors, tensors or predictions; what can be indexed by a tensor of row numbers.
+        metric: takes the arrays, returns a number. AUROC, AUPR and FPR@95 of all resamples are computed at once.
+        *arrays: vectors, tensors or predictions; anything that can be indexed by a tensor of row numbers.
         paired: rows of all arrays belong together and are drawn together (a prediction and its targets); if False, each
-            array is a sample of its own (scores inside and outside).
+            array is resampled on its own (in-distribution and out-of-distribution scores).
         repeats: number of resamples.
         level: share of the resamples between the bounds.
-        seed: of the draws.
+        seed: for the draws.
     """
     check_positive_integer("repeats", repeats)
     check_share("level", level)
@@ -84,10 +84,10 @@ def _by_counts(
     repeats: int,
     generator: torch.Generator,
 ) -> Tensor:
-    """All resamples as counts over the distinct scores: these are sorted once."""
+    """Compute all resamples as counts over the distinct scores, which are sorted once."""
     *samples, distinct = ranks(inside, outside)
     values = []
-    for start in range(0, repeats, step := max(1, AT_ONCE // (len(inside) + len(outside)))):
+    for start in range(0, repeats, step := max(1, MAX_DRAWN // (len(inside) + len(outside)))):
         number = min(step, repeats - start)
         offset = distinct * torch.arange(number).unsqueeze(1)
         counts = []

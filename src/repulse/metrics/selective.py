@@ -1,4 +1,4 @@
-"""Selective prediction: what is gained by leaving the most uncertain inputs to somebody else."""
+"""Selective prediction: the error rate if the most uncertain inputs are not predicted."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from repulse.metrics.inputs import check_share, vector
 
 
 def risk_coverage(uncertainty: Float[Tensor, " B"], wrong: Tensor) -> tuple[Float[Tensor, " B"], Float[Tensor, " B"]]:
-    """Coverage 1/B, 2/B, ..., 1 and the error rate on that share of the least uncertain samples.
+    """Compute the coverages 1/B, 2/B, ..., 1 and the error rates on these shares of the least uncertain samples.
 
     Samples of equal uncertainty each count with their mean error, so that the order of the data does not matter.
     """
@@ -26,12 +26,12 @@ def risk_coverage(uncertainty: Float[Tensor, " B"], wrong: Tensor) -> tuple[Floa
 
 
 def aurc(uncertainty: Float[Tensor, " B"], wrong: Tensor) -> float:
-    """Area under the risk-coverage curve: the mean of the error rates over all coverages; smaller is better."""
+    """Compute the area under the risk-coverage curve, the mean error rate over all coverages; smaller is better."""
     return float(risk_coverage(uncertainty, wrong)[1].mean())
 
 
 def coverage_at_risk(uncertainty: Float[Tensor, " B"], wrong: Tensor, risk: float = 0.05) -> float:
-    """The largest coverage of `risk_coverage` whose error rate is at most `risk`; 0 if there is none.
+    """Compute the largest coverage of `risk_coverage` whose error rate is at most `risk`; 0 if there is none.
 
     Examples:
         >>> coverage_at_risk(torch.tensor([0.1, 0.2, 0.3, 0.4]), torch.tensor([0, 0, 1, 1]), risk=0.4)

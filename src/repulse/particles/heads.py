@@ -67,8 +67,13 @@ class Particles(nn.Module):
         return self.task.predict(outputs)
 
     def score(self, x: Tensor) -> Tensor:
-        """Epistemic uncertainty, `(B,)`: larger means further from what the heads were trained on."""
-        return self.predict(x).epistemic
+        """Return how far out-of-distribution each sample is, `(B,)`; see `Prediction.score`."""
+        return self.predict(x).score
+
+    def predict_and_score(self, x: Tensor) -> tuple[Prediction, Tensor]:
+        """Return both from one pass."""
+        prediction = self.predict(x)
+        return prediction, prediction.score
 
 
 class Heads(Particles):

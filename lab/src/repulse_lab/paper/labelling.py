@@ -195,7 +195,10 @@ def _seconds(about: Mapping[str, Any]) -> float:
     return about["rounds"] * (one * (3 if method == "DE-3" else 1) + heads + 0.4)
 
 
-METHODS = tuple(f"repulse.baselines.{name}" for name in ("contract", "heads", "map", "ddu", "deep_ensemble"))
+METHODS = tuple(
+    f"repulse.baselines.{name}"
+    for name in ("contract", "last_layer", "detector", "heads", "map", "ddu", "_gaussians", "deep_ensemble")
+)
 CODE = (
     "repulse.active.acquire",
     "repulse.active.batchbald",

@@ -19,8 +19,7 @@ from tqdm import tqdm
 from repulse import metrics
 from repulse._files import write_whole
 from repulse.backbone import split
-from repulse.baselines import LastLayer, build
-from repulse.baselines import Setting as Start
+from repulse.baselines import METHODS, LastLayer, Resources, build
 from repulse.evaluation.compare import INSIDE
 from repulse.evaluation.table import Column, Table
 from repulse.prediction import ClassPrediction
@@ -50,9 +49,6 @@ ROWS: tuple[tuple[str, str | None, str], ...] = (
     ("repulse", WIKIPEDIA, "auto"),
 )
 """Method, where it repels or what it is told is outside, and the layers it sees."""
-
-SEEDED = ("LL-Laplace", "outlier exposure", "LL-E", "fs-RLL-E", "repulse")
-"""Methods whose result depends on a seed; the others are measured once."""
 
 DRAWN = ("MAP", "ViM", "fs-RLL-E", "repulse")
 
@@ -102,8 +98,7 @@ def _path(about: Mapping[str, Any], place: Place) -> Path:
 
 
 def _seconds(about: Mapping[str, Any]) -> float:
-    cost = {"DDU": 5, "LL-Laplace": 10, "LL-E": 12, "fs-RLL-E": 22, "outlier exposure": 4, "repulse": 45}
-    return cost.get(about["method"], 1) * (1.8 if about["layers"] == "auto" else 1.0)
+    return METHODS[about["method"]].seconds * (1.8 if about["layers"] == "auto" else 1.0)
 
 
 @work(
@@ -124,7 +119,7 @@ def intents(about: Mapping[str, Any], place: Place) -> Result:
     width = layer.weight.shape[1]
     taps = data["train"].shape[1] - width if about["layers"] == "auto" else 0
     seen = {name: data[name][:, : width + taps].contiguous() for name in SETS}
-    method = build(about["method"], Start(layer, seen["repulsion"], taps, about["seed"]))
+    method = build(about["method"], Resources(layer, seen["repulsion"], taps, about["seed"]))
     method.fit(seen["train"], data["train labels"])
     inside, score = method.predict_and_score(seen["test"])
     outside, other = method.predict_and_score(seen["outside"])
@@ -162,7 +157,7 @@ def plan(options: RunOptions) -> Plan:
             {"network": "MiniLM", "method": method, "repulsion": repulsion, "layers": layers, "seed": seed},
         )
         for method, repulsion, layers in ROWS
-        for seed in range(options.count(3, 5) if method in SEEDED else 1)
+        for seed in range(options.count(3, 5) if METHODS[method].random else 1)
     ]
     notes = [
         "The network is logistic regression on frozen embeddings; 15,000 queries to fit, 4,500 to test, 1,000 out of "

@@ -6,18 +6,17 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from repulse.baselines import LastLayer, LastLayerEnsemble, Method, RepulsiveDeepEnsemble, Setting, build
+from repulse.baselines import METHODS, LastLayer, LastLayerEnsemble, Method, RepulsiveDeepEnsemble, Resources, build
 from repulse.prediction import ClassPrediction
 from repulse.recipe import FS_RLL_E, NAMED, RLL_E
 from repulse_lab.jobs.job import Place, Result, work
 from repulse_lab.study.features import LazyFeatures, View, features_of
 from repulse_lab.study.measures import Trial, measured
-from repulse_lab.study.methods import seconds_of
 from repulse_lab.study.problems import images_of, problem_of
 from repulse_lab.study.training import fresh
 
@@ -36,7 +35,7 @@ REPULSIVE_EPOCHS = 3
 """Epochs of networks that are trained together, which takes as long as training all of them."""
 
 
-@work(*CODE, seconds=lambda about: seconds_of(about["method"]))
+@work(*CODE, seconds=lambda about: METHODS.get(about["method"], Method).seconds)
 def measure(about: Mapping[str, Any], place: Place) -> Result:
     """Measure every figure of one method.
 
@@ -91,7 +90,7 @@ def _method(about: Mapping[str, Any], view: View, classes: int) -> Method:
     if about["method"] in NAMED:
         recipe = NAMED[about["method"]].replace(**about.get("recipe", {}), seed=about["seed"])
         return LastLayerEnsemble(classes, recipe, repelled, view.taps)
-    return build(about["method"], Setting(view.layer, repelled, view.taps, about["seed"]))
+    return build(about["method"], Resources(view.layer, repelled, view.taps, about["seed"]))
 
 
 @dataclass
@@ -104,7 +103,7 @@ class Members(Method):
 
     layers: Sequence[LastLayer]
 
-    name: ClassVar[str] = "DE"
+    name = "DE"
 
     def _fit(self, features: Tensor, targets: Tensor) -> None:
         """Do nothing: the members are trained already."""

@@ -14,7 +14,6 @@ from repulse.evaluation.table import Column, Table
 from repulse_lab.study import presets, tables
 from repulse_lab.study.experiment import Cell, Experiment, Outcome, Plan, RunOptions
 from repulse_lab.study.grid import REPULSIVE, Grid, Row
-from repulse_lab.study.methods import NO_TAPS, USES_REPULSION
 from repulse_lab.study.problems import CIFAR10
 from repulse_lab.study.training import Networks
 
@@ -60,11 +59,11 @@ def rows_for(repulsion: Sequence[str], only_heads: Sequence[str], networks: Sequ
     """
     rows = list(networks)
     for layers in LAYERS:
-        for method in METHODS:
-            if method in USES_REPULSION:
+        for method, kind in METHODS.items():
+            if kind.uses_repulsion:
                 sets = [*repulsion, *(only_heads if method == "fs-RLL-E" else ())]
                 rows += [Row(method, name, layers) for name in sets]
-            elif layers == "last" or method not in NO_TAPS:
+            elif layers == "last" or kind.accepts_taps:
                 rows.append(Row(method, None, layers))
     return rows
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from repulse import metrics
 from repulse.baselines import Method
-from repulse.evaluation.compare import PLAIN
+from repulse.evaluation.compare import NOT_IN_PERCENT
 from repulse.evaluation.evaluate import Evaluation, evaluate
 from repulse.prediction import ClassPrediction, Prediction, mean_log_probs
 from repulse_lab.study.features import View
@@ -59,7 +59,7 @@ def measure_labels(trial: Trial) -> dict[str, float]:
 
 def flat(found: Evaluation) -> dict[str, float]:
     """Return the figures of an evaluation by name, shares in percent, with means over the out-of-distribution sets."""
-    one = {key: value if key in PLAIN else 100 * value for key, value in found.id.items()}
+    one = {key: value if key in NOT_IN_PERCENT else 100 * value for key, value in found.id.items()}
     for name, values in found.ood.items():
         one |= {f"{name} {key}": 100 * value for key, value in values.items()}
     for key in ("auroc", "fpr95") if found.ood else ():
@@ -102,13 +102,13 @@ def _folds(trial: Trial, samples: Tensor, targets: Tensor) -> Iterator[tuple[Ten
     and judged on the other half, and on as large a part of the other samples, which keeps their proportion.
     """
     test, outside = trial.sets()
-    if not hasattr(trial.method, "calibrate"):
+    if not trial.method.calibrates:
         yield torch.ones(len(test), dtype=torch.bool), outside
         return
     for fold, half in enumerate(halves(len(test))):
         here = torch.zeros(len(test), dtype=torch.bool).index_fill(0, half, True)
         known = ~here[samples]
-        trial.method.calibrate(test[samples[known]], targets[known])  # pyright: ignore[reportAttributeAccessIssue]
+        trial.method.calibrate(test[samples[known]], targets[known])
         yield here, {name: others[halves(len(others))[fold]] for name, others in outside.items()}
 
 
