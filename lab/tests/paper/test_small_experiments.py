@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from repulse import Recipe, baselines
+from repulse import Recipe
 from repulse._files import write_whole
 from repulse.evaluation.table import Table
 from repulse.prediction import ClassPrediction, RegressionPrediction
+from repulse.recipe import NAMED
 from repulse_lab.data.text import ENCODER
 from repulse_lab.jobs.job import Job, Place, execute, result
 from repulse_lab.paper import regression, text, toy
@@ -203,14 +204,13 @@ def encoded(place) -> Place:
     targets = {"train labels": labels[:150], "test labels": labels[150:]}
     tensors = {**sets, **targets, "weight": layer.weight, "bias": layer.bias}
     tensors = {name: tensor.contiguous() for name, tensor in tensors.items()}
-    write_whole(text._path(text.SENTENCES, place), text.save(tensors))
+    write_whole(text.path_of(text.SENTENCES, place), text.save(tensors))
     return place
 
 
 @pytest.mark.filterwarnings("ignore::repulse.FitWarning")
 def test_text_cells_judge_methods_on_features_that_are_kept(encoded, monkeypatch):
-    brief = baselines._heads(Recipe(epochs=100, lr=0.02))
-    monkeypatch.setitem(baselines.METHODS, "repulse", brief)
+    monkeypatch.setitem(NAMED, "repulse", Recipe(epochs=100, lr=0.02))
     outcomes = []
     for method, repulsion, layers in text.ROWS:
         if method in ("MAP", "KNN", "discriminator", "repulse"):
