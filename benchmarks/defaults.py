@@ -1,7 +1,7 @@
 """Measure the settings that decided the default recipe, on real data, and put the tables in docs/defaults.md.
 
 Published ResNet-20 on CIFAR-10, repelled on the 100 repulsion classes of Tiny ImageNet or on synthetic images; 150
-intents of CLINC150 on sentence embeddings, repelled on Wikipedia; DirtyMNIST with a LeNet, repelled on synthetic images.
+intents of CLINC150 on sentence embeddings, repelled on Wikipedia; DirtyMNIST by a LeNet, repelled on synthetic images.
 Rows below the default change one setting of it without whitening, which was added last. Needs the data folder
 (REPULSE_DATA) and `repulse[text]`.
 
