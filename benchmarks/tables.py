@@ -95,8 +95,11 @@ def seeds_of(network: str, row: Row) -> tuple[str, list[dict[str, float]]]:
     """Return the name of a row and its figures, one per seed; a deep ensemble has any number of members."""
     for (where, method, repulsion, layers), seeds in measured().items():
         same = (where, re.sub(r"-\d+$", "", method)) == (network, row.method)
-        if same and (repulsion, layers) == (row.repulsion or "", row.layers):
-            return row.name.replace(row.method, method), list(seeds.values())
+        full = any("accuracy" in figures for figures in seeds.values())  # maps and curves have other figures
+        if full and same and (repulsion, layers) == (row.repulsion or "", row.layers):
+            return row.name.replace(row.method, method), [
+                figures for figures in seeds.values() if "accuracy" in figures
+            ]
     return row.name, []
 
 
