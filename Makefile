@@ -7,7 +7,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 DATA ?= $(or $(REPULSE_DATA),data)
 INPUTS := pyproject.toml lab/pyproject.toml constraints.txt
 
-.PHONY: help setup demo test figures tables cifar clinc taps defaults evaluate results bench docs data clean
+.PHONY: help setup demo test figures tables taps defaults evaluate results bench docs data clean
 
 help:
 	@echo "make demo      install, train a small network on digits, retrofit it, write demo/index.html"
@@ -15,13 +15,11 @@ help:
 	@echo "make setup     a .venv with everything for development"
 	@echo "make data      fetch the real data sets that can be had, and say what is left to do by hand"
 	@echo "make figures   make the pictures of the README and the docs anew"
-	@echo "make tables    measure the tables of the README anew (needs the real data)"
-	@echo "make cifar     retrofit a published CIFAR-10 network, print the table (needs the real data)"
-	@echo "make clinc     retrofit a text classifier with 150 intents, print the table (needs the real data)"
+	@echo "make tables    put the tables of docs/results in the README and the docs, and measure that of the demo"
 	@echo "make taps      measure what taps add to the time of a prediction"
 	@echo "make docs      build the documentation site in site/"
-	@echo "make evaluate  compare every method on CIFAR-10 and DirtyMNIST (needs the real data; two hours)"
-	@echo "make results   reproduce the paper for two cores and write docs/results (needs the real data; two hours)"
+	@echo "make evaluate  compare every method on CIFAR-10 and DirtyMNIST (needs the real data; an hour)"
+	@echo "make results   compare, reproduce the paper for two cores, write docs/results (needs the real data; three hours)"
 	@echo "make bench     measure what it costs and write docs/speed.md (twenty minutes, with nothing beside it)"
 	@echo "make defaults  measure the table that decided the default recipe (needs the real data)"
 
@@ -59,13 +57,7 @@ figures: $(VENV)/.dev
 	$(BIN)/repulse demo --out demo --map docs/images/digits-map.png
 
 tables: $(VENV)/.dev
-	REPULSE_DATA=$(DATA) $(BIN)/python benchmarks/tables.py
-
-cifar: $(VENV)/.dev
-	REPULSE_DATA=$(DATA) $(BIN)/python examples/cifar10_resnet20.py
-
-clinc: $(VENV)/.dev
-	REPULSE_DATA=$(DATA) $(BIN)/python examples/clinc150_minilm.py
+	$(BIN)/python benchmarks/tables.py --demo
 
 taps: $(VENV)/.dev
 	$(BIN)/python benchmarks/taps.py
@@ -80,11 +72,11 @@ defaults: $(VENV)/.dev
 evaluate: $(VENV)/.dev
 	$(BIN)/repulse-lab evaluate --network resnet20 --data $(DATA)
 	$(BIN)/repulse-lab evaluate --network lenet --data $(DATA)
-	$(BIN)/python benchmarks/comparison.py
 
-results: $(VENV)/.dev
+results: evaluate
 	$(BIN)/repulse-lab reproduce all --preset cpu --data $(DATA)
 	$(BIN)/python benchmarks/results.py
+	$(BIN)/python benchmarks/tables.py
 
 bench: $(VENV)/.dev
 	$(BIN)/repulse-lab bench $(if $(wildcard $(DATA)),--data $(DATA))

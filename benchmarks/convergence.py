@@ -18,8 +18,8 @@ from repulse.evaluation.table import Column, Table
 from repulse.recipe import FS_RLL_E
 from repulse_lab.jobs.job import Place
 from repulse_lab.speed.clock import threads
-from repulse_lab.study.features import bench_for
-from repulse_lab.study.measures import Trial, measure_photographs
+from repulse_lab.study.features import features_of
+from repulse_lab.study.measures import Trial, measured
 from tables import ROOT, insert
 
 SCHEDULES = {
@@ -45,8 +45,8 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3)
     wanted = parser.parse_args()
     warnings.simplefilter("ignore")
-    bench = bench_for("cifar10", {"name": "resnet20"}, 0, Place(wanted.data, wanted.keep, True))
-    view, table = bench.view("last"), Table("schedule", list(COLUMNS.values()))
+    features = features_of("cifar10", {"name": "resnet20"}, 0, Place(wanted.data, wanted.keep, True))
+    view, table = features.view("last"), Table("schedule", list(COLUMNS.values()))
     for name, change in SCHEDULES.items():
         runs = []
         for seed in range(wanted.seeds):
@@ -54,9 +54,9 @@ def main() -> None:
             method = LastLayerEnsemble(10, recipe, view.repulsion["Tiny ImageNet"], 0)
             begun = time.process_time()
             with threads(1):  # one that waits for another counts as busy
-                method.fit(view.train, bench.images.targets)
+                method.fit(view.train, features.images.targets)
             found, last = {"seconds": time.process_time() - begun}, method.heads.history[-1]
-            found |= measure_photographs(Trial(method, bench.images, view))
+            found |= measured(Trial(method, features.images, view))
             found["objective"] = last.nll + recipe.strength_for(10) * (last.repulsion or 0.0)
             runs.append([found[key] for key in COLUMNS])
         table.add(name, runs)

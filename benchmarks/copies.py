@@ -18,21 +18,22 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
-from repulse_lab.study.bench import Bench, Images, OnDemand, View
-from repulse_lab.study.collections import DIGIT_MEAN, DIGIT_STD, images_of
 
 from repulse.baselines import MAP, LastLayerEnsemble
 from repulse.evaluation.table import Column, Table
 from repulse.recipe import LL_E, PAPER_TRAINING
+from repulse_lab.data import load
 from repulse_lab.networks import build
 from repulse_lab.networks.schedule import SCHEDULES
 from repulse_lab.networks.train import train
-from repulse_lab.study.cells import MAIN, Members
+from repulse_lab.study.cells import joined
 from repulse_lab.study.dirty_mnist import ambiguous_mnist
-from repulse_lab.study.measures import Dirt, Trial, measure_digits
+from repulse_lab.study.features import NetworkFeatures
+from repulse_lab.study.measures import Trial, measured
+from repulse_lab.study.problems import DIRTY_MNIST, Images, images_of
 from tables import ROOT, insert
 
-GRAIN = 0.05 * DIGIT_STD[0] * 255
+GRAIN = 0.05 * DIRTY_MNIST.std[0] * 255
 """Standard deviation of the published noise, which is 0.05 after the normalisation, in grey levels."""
 
 WAYS = {"equal copies": 0.0, "copies with noise": GRAIN}
@@ -64,8 +65,8 @@ def grainy(images: torch.Tensor, grain: float, seed: int) -> torch.Tensor:
 
 
 def images_for(way: str, data: Path) -> Images:
-    """DirtyMNIST with noise on its digits, and none on foreign sets."""
-    images, grain = images_of("dirty-mnist", data), WAYS[way]
+    """DirtyMNIST with noise on its digits, and none on the out-of-distribution sets."""
+    images, grain = images_of(DIRTY_MNIST, data), WAYS[way]
     return replace(images, train=grainy(images.train, grain, 0), test=grainy(images.test, grain, 1))
 
 
@@ -76,30 +77,28 @@ def trained(task: Task) -> tuple[torch.nn.Module, float]:
     network = build("lenet", 10, 1, 28, seed=task.seed)
     folder = task.keep / f"{task.way.replace(' ', '-')}-{task.epochs}-{task.seed}"
     schedule = replace(SCHEDULES["dirty-mnist"], epochs=task.epochs)
-    how = {"mean": DIGIT_MEAN, "std": DIGIT_STD, "seed": task.seed, "checkpoint": folder}
+    how = {"mean": DIRTY_MNIST.mean, "std": DIRTY_MNIST.std, "seed": task.seed, "checkpoint": folder}
     return network, 100 * train(network, images.train, images.targets, schedule, **how)[-1].accuracy
 
 
 def compare(way: str, networks: list[torch.nn.Module], data: Path) -> dict[str, list[dict[str, float]]]:
     """Figures of every network alone, of heads on it, and of all together."""
-    images, dirt = images_for(way, data), Dirt.of(data)
+    images = images_for(way, data)
     found: dict[str, list[dict[str, float]]] = {"MAP": [], "LL-E": []}
-    views = [Bench(images, network).view("last") for network in networks]
+    views = [NetworkFeatures(images, network).view("last") for network in networks]
     for seed, view in enumerate(views):
         heads = LastLayerEnsemble(10, LL_E.replace(**PAPER_TRAINING, seed=seed), None, 0)
         for name, method in (("MAP", MAP(view.layer)), ("LL-E", heads)):
             method.fit(view.train, images.targets)
-            found[name].append(measure_digits(Trial(method, images, view), dirt, MAIN))
-    outside = {name: torch.cat([view.outside[name] for view in views], dim=1) for name in views[0].outside}
-    test, layers = torch.cat([view.test for view in views], dim=1), [view.layer for view in views]
-    together = View(views[0].test[:0], test, outside, OnDemand({}), 0, lambda: layers[0])
-    found[f"DE-{len(networks)}"] = [measure_digits(Trial(Members(layers), images, together), dirt, MAIN)]
+            found[name].append(measured(Trial(method, images, view)))
+    ensemble, together = joined(views)
+    found[f"DE-{len(networks)}"] = [measured(Trial(ensemble, images, together))]
     return found
 
 
 def attainable(data: Path) -> float:
     """Accuracy of who knows every clean digit, and of every ambiguous one the label that is drawn most often."""
-    clean, dirt = Dirt.of(data).clean, ambiguous_mnist(data, "test", progress=False)
+    clean, dirt = len(load("mnist", "test", data)), ambiguous_mnist(data, "test", progress=False)
     likeliest = dirt.probs.amax(dim=1).double().mean()
     pairs = dirt.labels.numel()
     return 100 * float(clean + pairs * likeliest) / (clean + pairs)

@@ -1,8 +1,8 @@
-"""Put what `repulse reproduce all` found in docs/results: tables, figures, claims, the page and pictures of it.
+"""Put what `repulse-lab reproduce all` found in docs/results: tables, figures, claims, the page and pictures of it.
 
 Pictures of the page need playwright and chromium; without them those that are there stay.
 
-    repulse reproduce all --preset cpu && python benchmarks/results.py
+    repulse-lab reproduce all --preset cpu && repulse-lab evaluate && python benchmarks/results.py
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def main() -> None:
     written = parser.parse_args().results
     results = written / "cpu"
     if not (results / "claims.json").is_file():
-        sys.exit(f"{results / 'claims.json'} is not there: run `repulse reproduce all` first.")
+        sys.exit(f"{results / 'claims.json'} is not there: run `repulse-lab reproduce all` first.")
     docs = ROOT / "docs" / "results"
     copy(results, docs / "cpu")
     if (written / "paper").is_dir():  # what of it could be run

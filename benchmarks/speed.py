@@ -1,6 +1,6 @@
-"""Put what `repulse bench` measured in docs/speed.md, and its plot beside it.
+"""Put what `repulse-lab bench` measured in docs/speed.md, and its plot beside it.
 
-repulse bench && python benchmarks/speed.py
+repulse-lab bench && python benchmarks/speed.py
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ def main() -> None:
     try:
         findings = report.read(parser.parse_args().results)
     except RepulseError as reason:
-        sys.exit(f"{reason} Run `repulse bench` first.")
+        sys.exit(f"{reason} Run `repulse-lab bench` first.")
     quick = [found.group for found in findings if found.quick]
     if quick:
-        sys.exit(f"Measured with --quick, which is no result: {', '.join(quick)}. Run `repulse bench` without.")
+        sys.exit(f"Measured with --quick, which is no result: {', '.join(quick)}. Run `repulse-lab bench` without.")
     page = ROOT / "docs" / "speed.md"
     rows, profile = [[f for f in findings if (f.group == "profile") == apart] for apart in (False, True)]
     insert(page, "speed-goals", report.table_of(some(rows, lambda row: row.about.goal is not None)).markdown())

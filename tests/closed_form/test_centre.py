@@ -230,9 +230,7 @@ def test_validation_labels_decide_the_temperature():
     flipped = torch.where(torch.rand(2000, generator=torch.Generator().manual_seed(3)) < 0.3, 1 - y, y)
     sure = 20 * LAYER[0], LAYER[1]
     plain = fit_heads(x[:1000], y[:1000], None, QUICK, start=sure, progress=False)
-    told = fit_heads(
-        x[:1000], y[:1000], None, QUICK, start=sure, validation=(x[1000:], flipped[1000:]), progress=False
-    )
+    told = fit_heads(x[:1000], y[:1000], None, QUICK, start=sure, validation=(x[1000:], flipped[1000:]), progress=False)
     assert isinstance(told, CentredHeads)
     assert told.centre.temperature > 5 or told.centre.alpha < 1
     before, after = (heads.predict(x[1000:]).log_likelihood(flipped[1000:]).mean() for heads in (plain, told))

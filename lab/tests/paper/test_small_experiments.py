@@ -204,7 +204,7 @@ def encoded(place) -> Place:
     targets = {"train labels": labels[:150], "test labels": labels[150:]}
     tensors = {**sets, **targets, "weight": layer.weight, "bias": layer.bias}
     tensors = {name: tensor.contiguous() for name, tensor in tensors.items()}
-    write_whole(text._path(text.SENTENCES, place), text.save(tensors))
+    write_whole(text.path_of(text.SENTENCES, place), text.save(tensors))
     return place
 
 

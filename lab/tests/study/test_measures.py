@@ -30,6 +30,7 @@ def view(images):
 class Cheat(MAP):
     """Right where it was calibrated and wrong elsewhere; features are numbers of samples, and class 0 is no answer."""
 
+    calibrates = True
     known = torch.tensor([])
     calibrates = True
 

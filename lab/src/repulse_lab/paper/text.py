@@ -78,7 +78,7 @@ def sentences(about: Mapping[str, Any], place: Place) -> Result:
         if data.targets is not None:
             kept[f"{name} labels"] = data.targets
     layer = classifier(kept["train"][:, : backbone.penultimate], kept["train labels"])
-    write_whole(_path(about, place), save({**kept, "weight": layer.weight, "bias": layer.bias}))
+    write_whole(path_of(about, place), save({**kept, "weight": layer.weight, "bias": layer.bias}))
     return {"figures": {name: float(len(features)) for name, features in kept.items() if name in SETS}}
 
 
@@ -98,7 +98,7 @@ def classifier(features: Tensor, labels: Tensor, ridge: float = 3e-6) -> LastLay
     return LastLayer(weight.detach(), bias.detach())
 
 
-def _path(about: Mapping[str, Any], place: Place) -> Path:
+def path_of(about: Mapping[str, Any], place: Place) -> Path:
     return place.keep / "sentences" / f"{Job(sentences, about).key}.safetensors"
 
 
@@ -116,7 +116,7 @@ def _seconds(about: Mapping[str, Any]) -> float:
 )
 def intents(about: Mapping[str, Any], place: Place) -> Result:
     """Fit a method to the features and rank out-of-scope queries."""
-    path = _path(about["sentences"], place)
+    path = path_of(about["sentences"], place)
     if not path.is_file():  # the numbers of the job are kept, its file was cleared away
         sentences(about["sentences"], place)
     data = load_file(path)

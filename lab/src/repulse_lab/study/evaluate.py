@@ -59,11 +59,11 @@ def rows_for(repulsion: Sequence[str], only_heads: Sequence[str], networks: Sequ
     """
     rows = list(networks)
     for layers in LAYERS:
-        for method in METHODS:
-            if METHODS[method].uses_repulsion:
+        for method, kind in METHODS.items():
+            if kind.uses_repulsion:
                 sets = [*repulsion, *(only_heads if method == "fs-RLL-E" else ())]
                 rows += [Row(method, name, layers) for name in sets]
-            elif layers == "last" or METHODS[method].accepts_taps:
+            elif layers == "last" or kind.accepts_taps:
                 rows.append(Row(method, None, layers))
     return rows
 

@@ -5,22 +5,23 @@ Most tables of the paper are such grids. A grid is a plain description; `plan` t
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from repulse.baselines import METHODS, DeepEnsemble, LastLayerEnsemble
 from repulse.recipe import PAPER_TRAINING
 from repulse_lab.jobs.job import Job
 from repulse_lab.study.cells import measure
 from repulse_lab.study.experiment import Cell, Plan, RunOptions
 from repulse_lab.study.features import features_job
-from repulse_lab.study.methods import code_of, is_deterministic
 from repulse_lab.study.problems import problem_of
 from repulse_lab.study.training import Network, Networks, ambiguous_digits_job
 
-PAPER_HEADS = ("LL-E", "RLL-E", "fs-RLL-E")
-"""The paper's methods, which the paper preset trains as the paper did."""
+EVERY_METHOD = {f"repulse.baselines.{name}" for name in ("contract", "registry", "resources")}
+"""Modules that every method uses; of them, only the contract decides results."""
 REPULSIVE = "repulsive DE"
 """Networks that are trained together, with seeds that no other network has."""
 
@@ -97,8 +98,10 @@ class Grid:
             job = deep_ensemble_job if row.method == "DE" else repulsive_ensemble_job
             return [Cell(job(self.problem, members, row, options.data), labels)] if len(members) > 1 else []
         most = networks.count(network)
-        seeds = 1 if is_deterministic(row.method) and not network.schedule else min(options.seeds or most, most)
-        recipe = ({} if options.small or row.method not in PAPER_HEADS else PAPER_TRAINING) | dict(row.recipe)
+        kind = METHODS[row.method]
+        seeds = min(options.seeds or most, most) if network.schedule or kind.random else 1
+        from_paper = issubclass(kind, LastLayerEnsemble) and kind.in_paper
+        recipe = (PAPER_TRAINING if from_paper and not options.small else {}) | dict(row.recipe)
         return [
             Cell(
                 cell_job(self.problem, network, row, seed, options.data, recipe),
@@ -115,6 +118,16 @@ def cell_job(problem: str, network: Network, row: Row, seed: int, data: Path, re
     about |= {"repulsion": row.repulsion} if row.repulsion else {}
     about |= {"recipe": dict(recipe)} if recipe else {}
     return Job(measure, about, (features_job(problem, network, seed, data),), code_of(row.method))
+
+
+def code_of(method: str) -> tuple[str, ...]:
+    """Return the module of a method, whose code decides what it finds, and those of other methods that it uses."""
+    if method not in METHODS:
+        return (DeepEnsemble.__module__,)
+    own = sys.modules[METHODS[method].__module__]
+    others = {getattr(thing, "__module__", None) for thing in vars(own).values()}
+    others = {name for name in others if name and name.startswith("repulse.baselines.")}
+    return (own.__name__, *sorted(others - {own.__name__, *EVERY_METHOD}))
 
 
 def deep_ensemble_job(problem: str, members: Sequence[Network], row: Row, data: Path) -> Job:

@@ -108,7 +108,7 @@ def _folds(trial: Trial, samples: Tensor, targets: Tensor) -> Iterator[tuple[Ten
     for fold, half in enumerate(halves(len(test))):
         here = torch.zeros(len(test), dtype=torch.bool).index_fill(0, half, True)
         known = ~here[samples]
-        trial.method.calibrate(test[samples[known]], targets[known])  # pyright: ignore[reportAttributeAccessIssue]
+        trial.method.calibrate(test[samples[known]], targets[known])
         yield here, {name: others[halves(len(others))[fold]] for name, others in outside.items()}
 
 

@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
 
+from repulse.baselines import METHODS
 from repulse_lab.paper.claims.results import Results, Seed, common
 from repulse_lab.paper.claims.verdict import Kind, Part, Verdict, decide, kind
 from repulse_lab.study.claims import JudgedClaim
-from repulse_lab.study.methods import is_deterministic
 
 
 @dataclass(frozen=True)
@@ -182,8 +182,13 @@ def _paired(
         return [(value, float(theirs)) for value in left.values()], False
     if min(len(left), len(right)) != 1:
         return [(left[seed], right[seed]) for seed in common([left, right])], False
-    certain = any(len(values) == 1 and is_deterministic(side.row) for values, side in ((left, ours), (right, theirs)))
+    sides = ((left, ours), (right, theirs))
+    certain = any(len(values) == 1 and _is_deterministic(side.row) for values, side in sides)
     return list(product(left.values(), right.values())), not certain
+
+
+def _is_deterministic(row: str) -> bool:
+    return row in METHODS and not METHODS[row].random
 
 
 def _words(ours: Side, theirs: Side | float, pairs: list[tuple[float, float]], where: list[str]) -> str:
