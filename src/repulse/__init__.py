@@ -33,6 +33,7 @@ from repulse.particles.history import Epoch
 from repulse.prediction import ClassPrediction, Prediction, RegressionPrediction
 from repulse.recipe import FS_RLL_E, LL_E, PAPER_TRAINING, RLL_E, Recipe
 from repulse.retrofit import retrofit
+from repulse.summary import Summary
 
 __all__ = [
     "FS_RLL_E",
@@ -60,6 +61,7 @@ __all__ = [
     "RegressionPrediction",
     "RepulseError",
     "RepulsionError",
+    "Summary",
     "__version__",
     "acquire",
     "batchbald",

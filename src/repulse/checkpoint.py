@@ -41,6 +41,7 @@ from repulse.particles.heads import Heads
 from repulse.particles.history import Epoch
 from repulse.particles.tasks import KINDS, Task
 from repulse.recipe import Recipe
+from repulse.summary import Summary
 
 FORMAT = 1
 METADATA = "ensemble.json"
@@ -55,6 +56,7 @@ class Contents:
     repulsion: str
     class_names: tuple[str, ...] | None
     network: dict[str, str]
+    summary: Summary | None = None
 
 
 def save(contents: Contents, folder: str | Path) -> Path:
@@ -77,6 +79,7 @@ def save(contents: Contents, folder: str | Path) -> Path:
         "taps": [dataclasses.asdict(tap) for tap in backbone.taps],
         "repulsion": contents.repulsion,
         "class_names": contents.class_names,
+        "summary": None if contents.summary is None else contents.summary.to_dict(),
         "history": [dataclasses.asdict(epoch) for epoch in heads.history],
     }
     try:
@@ -129,6 +132,7 @@ def read(folder: str | Path, model: nn.Module) -> Contents:
         heads.load_state_dict(_read_weights(folder, about["heads"]), assign=True)  # of the type they were saved in
         layers = [model.get_submodule(name) for name in ending.layers]
         names, repulsion, several = about["class_names"], about["repulsion"], about["several"]
+        summary = None if about["summary"] is None else Summary.from_dict(about["summary"])
     except (KeyError, TypeError, AttributeError, RecipeError, RuntimeError) as reason:
         got = f"entries that make no sense: {reason}"
         raise CheckpointError(expected(str(folder / METADATA), "as `save` wrote it", got)) from reason
@@ -139,7 +143,8 @@ def read(folder: str | Path, model: nn.Module) -> Contents:
     heads.recipe, heads.history = recipe, history
     heads.requires_grad_(False)
     heads.to(next((p.device for p in model.parameters()), torch.device("cpu")))
-    return Contents(backbone, heads, repulsion, None if names is None else tuple(names), about["network"])
+    names = None if names is None else tuple(names)
+    return Contents(backbone, heads, repulsion, names, about["network"], summary)
 
 
 def _structure_of(heads: Heads) -> dict[str, Any] | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import inspect
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
@@ -21,6 +22,7 @@ from repulse.particles.heads import Heads
 from repulse.particles.history import Epoch
 from repulse.prediction import Prediction
 from repulse.recipe import Recipe
+from repulse.summary import Summary
 
 
 class Ensemble(nn.Module):
@@ -44,12 +46,14 @@ class Ensemble(nn.Module):
         repulsion: str = "nowhere",
         class_names: Sequence[str] | None = None,
         network: Mapping[str, str] | None = None,
+        summary: Summary | None = None,
     ) -> None:
         super().__init__()
         self.backbone = backbone
         self.heads = heads
         self.repulsion = repulsion
         self.class_names = None if class_names is None else tuple(class_names)
+        self._summary = summary
         self.network = dict(fingerprint_of(backbone.model) if network is None else network)
 
     @property
@@ -61,6 +65,16 @@ class Ensemble(nn.Module):
     def history(self) -> tuple[Epoch, ...]:
         """Diagnostics of the fit, one record per epoch."""
         return self.heads.history
+
+    def summary(self) -> Summary:
+        """Return what was measured at the fit: network and ensemble side by side, and what was chosen or assumed."""
+        if self._summary is None:
+            raise DataError("This ensemble has no summary: it was not made by `retrofit`.")
+        return self._summary
+
+    def _repr_html_(self) -> str:
+        told = "" if self._summary is None else self._summary._repr_html_()
+        return f"<p><code>{html.escape(repr(self))}</code></p>{told}"
 
     @property
     def model(self) -> nn.Module:
@@ -127,8 +141,8 @@ class Ensemble(nn.Module):
 
         A kill leaves what was there before, or the new; `repulse.load(folder, model)` brings it back.
         """
-        contents = checkpoint.Contents(self.backbone, self.heads, self.repulsion, self.class_names, self.network)
-        return checkpoint.save(contents, folder)
+        about = (self.repulsion, self.class_names, self.network, self._summary)
+        return checkpoint.save(checkpoint.Contents(self.backbone, self.heads, *about), folder)
 
     def _is_one_batch(self, x: Any) -> bool:
         return is_one_batch(x, self.backbone.several)
@@ -180,4 +194,5 @@ def load(folder: str | Path, model: nn.Module) -> Ensemble:
             fitted on another network.
     """
     contents = checkpoint.read(folder, model)
-    return Ensemble(contents.backbone, contents.heads, contents.repulsion, contents.class_names, contents.network)
+    about = (contents.repulsion, contents.class_names, contents.network, contents.summary)
+    return Ensemble(contents.backbone, contents.heads, *about)

@@ -70,7 +70,7 @@ class Recipe:
         batch_size: training samples per step.
         repulsion_batch_size: repulsion samples per step.
         repulsion_samples: maximum number of repulsion samples of which `retrofit` computes features (the fit cycles
-            through them): the first of a loader, or one of each training sample for a source.
+            through them): the first of a loader; a source draws up to eight from each training sample.
         layers: what heads see of the network, in `retrofit`: "auto" (the penultimate features, and taps: means and
             standard deviations of the channels of earlier stages), "last" (the penultimate features alone, as in the
             paper), or the names of the modules to tap.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -23,6 +24,7 @@ from repulse.ensemble import Ensemble
 from repulse.errors import (
     BackboneError,
     DataError,
+    FitWarning,
     RecipeError,
     RepulsionError,
     check_positive_integer,
@@ -32,6 +34,7 @@ from repulse.particles.fit import fit_heads
 from repulse.recipe import Recipe, check_recipe
 from repulse.repulsion import Choice, FeatureSource, Source, choose
 from repulse.repulsion.source import sample_inputs
+from repulse.summary import summarise
 
 AUTO = "auto"
 
@@ -87,6 +90,9 @@ def retrofit(
     if layers is not None:
         recipe = recipe.replace(layers=tuple(layers) if isinstance(layers, list) else layers)
     check_positive_integer("augmentations", augmentations)
+    if recipe.heads == 1:
+        message = "A single head has nothing to disagree with, so its epistemic uncertainty is zero everywhere."
+        warnings.warn(message, FitWarning, stacklevel=2)
     if not isinstance(model, nn.Module):
         raise BackboneError(expected("model", "a `torch.nn.Module`", type(model).__name__))
     model = unwrap(model)
@@ -107,6 +113,8 @@ def retrofit(
         backbone,
         data,
         source,
+        synthetic=None if choice is None else choice.source,
+        synthetic_share=recipe.synthetic_share,
         samples=recipe.repulsion_samples,
         seed=recipe.seed,
         device=place,
@@ -123,10 +131,11 @@ def retrofit(
     weight, bias = backbone.weights
     if single:  # one logit z is two, -z/2 and z/2
         weight, bias = (torch.cat([-part / 2, part / 2]) for part in (weight, bias))
+    targets = _targets(features, single)
     fit = partial(
         fit_heads,
         features.train,
-        _targets(features, single),
+        targets,
         features.repulsion,
         recipe,
         classes=len(weight) if recipe.task == "classification" else None,
@@ -137,7 +146,9 @@ def retrofit(
         progress=progress and is_first(),
     )
     heads = Ranks(place, backbone.width).agree(lambda: fit().cpu()).to(place)
-    return Ensemble(backbone, heads, _in_words(source, features.repulsion), names)
+    summary = summarise(heads, (weight, bias), features.train, targets, held_out, features.repulsion)
+    summary.warn()
+    return Ensemble(backbone, heads, _in_words(source, choice, features.repulsion), names, summary=summary)
 
 
 def _tapped_inputs(backbone: Backbone, features: Tensor) -> Tensor | None:
@@ -235,7 +246,11 @@ def _resolve(
         samples = sample_inputs(repulsion, inputs, torch.Generator().manual_seed(recipe.seed))
         with explaining_failures(samples, f"samples of {repulsion}", RepulsionError), torch.no_grad():
             backbone(first_samples(samples, 2))
-    return repulsion, None
+    given = repulsion is not None and not isinstance(repulsion, Source | FeatureSource | Tensor)
+    if not given or not recipe.synthetic_share:
+        return repulsion, None
+    with torch.no_grad():
+        return repulsion, choose(inputs, backbone)
 
 
 def _say(backbone: Backbone, chosen: Choice | None) -> None:
@@ -249,12 +264,16 @@ def _say(backbone: Backbone, chosen: Choice | None) -> None:
     tqdm.write("repulse: " + "; ".join(lines), file=sys.stderr)
 
 
-def _in_words(source: Source | FeatureSource | Iterable[Any] | Tensor | None, features: Tensor | None) -> str:
+def _in_words(
+    source: Source | FeatureSource | Iterable[Any] | Tensor | None, choice: Choice | None, features: Tensor | None
+) -> str:
     if source is None or features is None:
         return "nowhere"
     what = "ready features" if isinstance(source, Tensor) else "given data"
     if isinstance(source, Source | FeatureSource):
         what = repr(source)
+    elif choice is not None:
+        what = f"given data and {choice.source!r}"
     return f"on {len(features):,} samples of {what}"
 
 

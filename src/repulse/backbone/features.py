@@ -37,6 +37,9 @@ from repulse.repulsion.source import FeatureSource, Source, sample_inputs
 
 HALF_TYPES = (torch.float16, torch.bfloat16)
 
+MAX_DRAWS = 8
+"""Number of repulsion samples that a source in input space draws from one training sample, at most."""
+
 NUMBERS_AT_ONCE = 2**20
 """Maximum size of a batch that is made of copies of a small one, for sources to draw many samples from at once."""
 
@@ -78,6 +81,8 @@ def compute_features(
     data: Iterable[Any],
     repulsion: Source | FeatureSource | Iterable[Any] | Tensor | None,
     *,
+    synthetic: Source | FeatureSource | None = None,
+    synthetic_share: float = 0.0,
     samples: int = 10_000,
     seed: int = 0,
     device: torch.device | None = None,
@@ -98,8 +103,10 @@ def compute_features(
         data: batches with targets, in any form `backbone/batches.py` knows; read from its start each time.
         repulsion: a source that makes samples from the training batches or from their features, an iterable of
             unlabelled batches, a tensor of ready features, or None.
-        samples: how many repulsion samples to use: a source draws from each batch as often as it takes, and of a loader
-            the first ones are taken, so shuffle it.
+        synthetic: a source that adds samples to those of given batches.
+        synthetic_share: their share of all repulsion samples.
+        samples: how many repulsion samples to use at most: a source draws up to eight from each training sample, and of
+            a loader the first ones are taken, so shuffle it.
         seed: of the sources, of loaders that shuffle and of random augmentations; the caller's random state is not
             changed.
         device: where the network runs; the CPU if not given.
@@ -124,19 +131,24 @@ def compute_features(
     with ExitStack() as stack:
         if folder is not None:
             ranks.from_first_process(partial(_lock, stack, folder))
-        drawn = round(repulsion.feature_share * samples) if isinstance(repulsion, Source | FeatureSource) else 0
-        source = repulsion if isinstance(repulsion, Source) and drawn < samples else None
-        train, made = _training_pass(replace(plan, samples=samples - drawn), data, source, stack)
+        given = None if isinstance(repulsion, Source | FeatureSource | Tensor) else repulsion
+        own = repulsion if isinstance(repulsion, Source | FeatureSource) else synthetic if given is not None else None
+        wanted = samples if given is None else round(synthetic_share * samples) if own is not None else 0
+        drawn = 0 if own is None else round(own.feature_share * wanted)
+        source = own if isinstance(own, Source) and drawn < wanted else None
+        name = "repulsion" if given is None else "synthetic"
+        train, made = _training_pass(replace(plan, samples=wanted - drawn), data, source, stack, name)
         features, targets = train.finish()
         features, targets = _for_fit(plan, features), _on_device(plan, targets)
         elsewhere = None
-        if isinstance(repulsion, Source | FeatureSource):
-            elsewhere = None if made is None else _for_fit(plan, made.finish()[0])[: samples - drawn]
-            elsewhere = _with_features(plan, elsewhere, repulsion, features, targets, drawn)
-        elif isinstance(repulsion, Tensor):
+        if own is not None:
+            elsewhere = None if made is None else _for_fit(plan, made.finish()[0])[: wanted - drawn]
+            elsewhere = _with_features(plan, elsewhere, own, features, targets, drawn)
+        if isinstance(repulsion, Tensor):
             elsewhere = _given_features(repulsion, features, cache_dtype)
-        elif repulsion is not None:
-            elsewhere = _repulsion_pass(plan, repulsion, stack)  # pyright: ignore[reportArgumentType]
+        elif given is not None:
+            seen = _repulsion_pass(replace(plan, samples=samples - wanted), given, stack)
+            elsewhere = seen if elsewhere is None else torch.cat([elsewhere.to(seen), seen])
     return Features(features, targets, None if elsewhere is None else elsewhere.to(features.device))
 
 
@@ -146,7 +158,7 @@ def _lock(stack: ExitStack, folder: Path) -> int:
 
 
 def _training_pass(
-    plan: _Extraction, data: Iterable[Any], source: Source | None, stack: ExitStack
+    plan: _Extraction, data: Iterable[Any], source: Source | None, stack: ExitStack, name: str
 ) -> tuple[AnyStore, AnyStore | None]:
     """Compute features and targets of the data and, drawn from it, features of a source's samples."""
     about, like = _fingerprint_of_data(plan, data)
@@ -155,7 +167,7 @@ def _training_pass(
     if source is not None:
         if about is not None:
             about = {**about, "source": settings_of(source), "samples": plan.samples}
-        made = _store(plan, "repulsion", about, like[:1], stack)
+        made = _store(plan, name, about, like[:1], stack)
     if train.complete and (made is None or made.complete):
         return train, made
     total = length_of(data)
@@ -181,7 +193,7 @@ def _training_pass(
     plan.ranks.exchange()
     if not train.rows and not train.complete:
         raise DataError(expected("data", "at least one batch", "none"))
-    if source is not None and made is not None and not made.complete and made.rows < plan.samples:
+    if total is None and source is not None and made is not None and not made.complete and made.rows < plan.samples:
         _draw_again(plan, data, source, made, sizes)
     return train, made
 
@@ -209,7 +221,7 @@ def _share_samples(
 ) -> None:
     """Have one process draw from a batch as often as it takes."""
     size = size_of(inputs)
-    times = -(-missing // size)
+    times = min(-(-missing // size), MAX_DRAWS)
     if times > 0 and not made.covers(key):
         plan.ranks.share(i, made, key, partial(_source_features, plan, source, inputs, i, times), times * size)
 
