@@ -16,7 +16,7 @@ from repulse.baselines import LastLayer
 from repulse_lab.defaults.problem import Samples, Trained, digest_of
 
 MOST_COLUMNS = 3000
-"""Width of the features with taps beyond which other methods are not fitted on them: class covariances get too large."""
+"""Width of features with taps beyond which other methods are not fitted on them: their covariances get too large."""
 
 
 @torch.no_grad()

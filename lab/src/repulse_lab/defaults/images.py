@@ -60,7 +60,7 @@ def labelled(name: str, split_name: str, root: Path) -> tuple[Tensor, Tensor]:
 
 
 def cifar10(depth: int, seed: int, root: Path, keep: Path) -> Trained:
-    """Put together CIFAR-10 with a published network; one half of the test images validates, and odd seeds swap them."""
+    """Put together CIFAR-10 with a published network; one half of the test images validates, odd seeds swap them."""
     prepare = partial(normalise, mean=MEAN, std=STD)
     train = Samples(*labelled("cifar10", "train", root), prepare)
     halves = Samples(*labelled("cifar10", "test", root), prepare)
@@ -104,7 +104,10 @@ def _bytes_to_unit(images: Tensor) -> Tensor:
 def _glyphs(root: Path, size: int) -> tuple[dict[str, Samples], dict[str, Samples]]:
     """Read the near and far sets of digits at a size in pixels."""
     near = {"KMNIST": bytes_of("kmnist", "test", root), "notMNIST": bytes_of("notmnist", "all", root)}
-    far = {"FashionMNIST": bytes_of("fashion-mnist", "test", root), "Omniglot": bytes_of("omniglot", "evaluation", root)}
+    far = {
+        "FashionMNIST": bytes_of("fashion-mnist", "test", root),
+        "Omniglot": bytes_of("omniglot", "evaluation", root),
+    }
     sized: list[Mapping[str, Tensor]] = [
         {name: resized(images, size) if size != 28 else images for name, images in sets.items()} for sets in (near, far)
     ]
@@ -141,7 +144,7 @@ def digits(seed: int, root: Path, keep: Path) -> Trained:
     def member(number: int) -> nn.Module:
         path = keep / f"{seed}-{number}.safetensors"
         build = partial(small_cnn, (8, 8), 10, 1)
-        return trained_network(build, train, Schedule(steps=500, batch=64), 100 * seed + number, path)
+        return trained_network(build, train, Schedule(steps=1000, batch=64, lr=2e-3), 100 * seed + number, path)
 
     return Trained(member(0), train, validation, test, *_glyphs(root, 8), member=member)
 

@@ -100,9 +100,7 @@ def _last_layer_ensemble(taps: bool, bench: Bench) -> Judged:
     columns = sets.backbone.width - sets.backbone.penultimate if taps else 0
     recipe = LL_E.replace(seed=bench.seed)
     classes = sets.layer.classes
-    heads = repulse.fit_heads(
-        of("train"), bench.targets, None, recipe, classes=classes, taps=columns, progress=False
-    )
+    heads = repulse.fit_heads(of("train"), bench.targets, None, recipe, classes=classes, taps=columns, progress=False)
     predictions = {name: heads.predict(of(name)) for name in bench.trained.evaluated}
     return {name: (p, p.epistemic) for name, p in predictions.items()}
 

@@ -1,4 +1,4 @@
-"""What a problem is: a trained network, data that it was trained on, data that it has not seen, and data from elsewhere."""
+"""What a problem is: a trained network, the data it was trained on, data it has not seen, and data from elsewhere."""
 
 from __future__ import annotations
 

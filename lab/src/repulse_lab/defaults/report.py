@@ -94,8 +94,8 @@ def problem_table(problem: Problem, rows: Sequence[Row]) -> Table:
 def overview(problems: Sequence[Problem], results: Results) -> str:
     """Return a Markdown table: of each problem the network, the best other method, ours, and the promises."""
     lines = [
-        "| problem | role | seeds | row | accuracy (RMSE) | NLL | ECE (coverage) | AURC | near | far | AUROC | flagged |"
-        " accurate / calibrated / detects |",
+        "| problem | role | seeds | row | accuracy (RMSE) | NLL | ECE (coverage) | AURC | near | far | AUROC |"
+        " flagged | accurate / calibrated / detects |",
         "|" + "---|" * 13,
     ]
     for problem in problems:
@@ -135,5 +135,7 @@ def write(problems: Sequence[Problem], results: Results) -> Path:
         text = f"# {problem.title} ({problem.role})\n\n{problem_table(problem, rows).markdown()}\n"
         write_whole(folder / f"{problem.name}.md", text + ("\nWarnings:\n\n" + "\n".join(told) + "\n" if told else ""))
     path = folder / "table.md"
-    write_whole(path, f"# The default on {len(with_rows)} problems: {results.label}\n\n{overview(with_rows, results)}\n")
+    write_whole(
+        path, f"# The default on {len(with_rows)} problems: {results.label}\n\n{overview(with_rows, results)}\n"
+    )
     return path

@@ -93,7 +93,7 @@ def _ring(train: Tensor, generator: torch.Generator) -> Tensor:
 
 def uci(name: str, schedule: Schedule, seed: int, root: Path, keep: Path) -> Trained:
     """Put together a regression on one of its published splits; a sixth of the training rows validate."""
-    parts = [data.load(name, f"{part}-{seed % 5}", root) for part in ("train", "test")]
+    parts = [data.load(f"uci-{name}", f"{part}-{seed % 5}", root) for part in ("train", "test")]
     (x, y), (x_test, y_test) = ((torch.as_tensor(p.inputs), torch.as_tensor(p.targets)) for p in parts)
     generator = torch.Generator().manual_seed(seed)
     validating, training = torch.randperm(len(y), generator=generator).tensor_split([len(y) // 6])

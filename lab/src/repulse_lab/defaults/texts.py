@@ -123,6 +123,8 @@ def _comments(path: Path) -> list[tuple[str, int]]:
 
 PROBLEMS = (
     Problem("clinc150", "CLINC150, 150 intents, MiniLM", "clinc150", "choosing", clinc150),
-    Problem("goemotions", "GoEmotions, 24 emotions known and four unknown, MiniLM", "goemotions", "reporting", goemotions),
+    Problem(
+        "goemotions", "GoEmotions, 24 emotions known and four unknown, MiniLM", "goemotions", "reporting", goemotions
+    ),
 )
 """All problems on texts."""
