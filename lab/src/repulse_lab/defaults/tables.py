@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -49,7 +49,7 @@ def one_column_outside(train: Tensor, test: Tensor, generator: torch.Generator) 
 
 
 def classes(
-    load: Callable[[], tuple[np.ndarray, np.ndarray]],
+    load: Callable[[], Any],
     left_out: Callable[[int], tuple[int, ...]],
     schedule: Schedule,
     seed: int,
@@ -79,7 +79,7 @@ def classes(
     near = {"classes left out": Samples(strangers)} if len(strangers) else {}
     if train.shape[1] == 2:
         near = {"ring": Samples(_ring(train, generator))}
-    return Trained(member(0), *samples, near, far, member=member)
+    return Trained(member(0), samples[0], samples[1], samples[2], near, far, member=member)
 
 
 def _ring(train: Tensor, generator: torch.Generator) -> Tensor:
@@ -111,22 +111,23 @@ def uci(name: str, schedule: Schedule, seed: int, root: Path, keep: Path) -> Tra
         "wide box": Samples(wide_box(x, generator)),
         "one column outside": Samples(one_column_outside(x, x_test, generator)),
     }
-    return Trained(member(0), *samples, {}, far, member=member, unit=float(y[training].std()))
+    unit = float(y[training].std())
+    return Trained(member(0), samples[0], samples[1], samples[2], far=far, member=member, unit=unit)
 
 
-def _moons() -> tuple[np.ndarray, np.ndarray]:
+def _moons() -> Any:
     from sklearn.datasets import make_moons
 
     return make_moons(1000, noise=0.2, random_state=0)
 
 
-def _bundled(name: str) -> tuple[np.ndarray, np.ndarray]:
+def _bundled(name: str) -> Any:
     from sklearn import datasets
 
     return getattr(datasets, f"load_{name}")(return_X_y=True)
 
 
-def _synthetic() -> tuple[np.ndarray, np.ndarray]:
+def _synthetic() -> Any:
     from sklearn.datasets import make_classification
 
     return make_classification(

@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from repulse.backbone import split
 from repulse.errors import DataError
 from repulse_lab import data
-from repulse_lab.defaults.features import features_of
+from repulse_lab.data.text import SentenceClassifier, minilm
+from repulse_lab.defaults.last_layer import train_last_layer
 from repulse_lab.defaults.problem import Problem, Samples, Trained, trimmed
-from repulse_lab.defaults.training import Schedule, trained_network
-
-try:
-    from repulse_lab.networks.sentences import SentenceClassifier, minilm
-except ImportError:  # where it was before it moved
-    from repulse_lab.data.text import SentenceClassifier, minilm
+from repulse_lab.defaults.training import Schedule
 
 LONGEST = 48
 """Tokens of a text, at most."""
@@ -43,7 +38,7 @@ def tokens(texts: Sequence[str], targets: Tensor | None = None) -> Samples:
     return Samples(inputs, None if targets is None else targets[order], trimmed)
 
 
-def _drawn(texts: Sequence[str], targets: Tensor, count: int, seed: int) -> Samples:
+def _drawn(texts: list[str], targets: Tensor, count: int, seed: int) -> Samples:
     chosen = torch.randperm(len(texts), generator=torch.Generator().manual_seed(seed))[:count]
     return tokens([texts[i] for i in chosen.tolist()], targets[chosen])
 
@@ -51,17 +46,7 @@ def _drawn(texts: Sequence[str], targets: Tensor, count: int, seed: int) -> Samp
 def _classifier(train: Samples, classes: int, steps: int, seed: int, keep: Path) -> nn.Module:
     """Return MiniLM with a linear layer that is trained on its sentence embeddings."""
     network = SentenceClassifier(_encoder()[1], 384, classes).eval()
-    path = keep / f"embeddings-{train.digest()}.pt"
-    if path.exists():
-        features = torch.load(path, weights_only=True)
-    else:
-        features = features_of(split(network, train.batch(torch.arange(8)), layers="last"), train)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        torch.save(features, path)
-    embedded = Samples(features, train.targets)
-    schedule = Schedule(steps=steps, lr=1e-2)
-    build = partial(nn.Linear, 384, classes)
-    network.classifier = trained_network(build, embedded, schedule, seed, keep / f"{seed}-0.safetensors")
+    train_last_layer(network, "classifier", train, classes, Schedule(steps=steps, lr=1e-2), seed, keep)
     return network
 
 

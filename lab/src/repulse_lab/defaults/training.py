@@ -70,7 +70,8 @@ def trained_network(
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         network = build()
-    digest = f"{train.digest()}-{sorted(asdict(schedule).items())}-{seed}-{network}"
+    stopping = validation.digest() if validation is not None and schedule.patience is not None else ""
+    digest = f"{train.digest()}-{stopping}-{sorted(asdict(schedule).items())}-{seed}-{network}"
     if path.exists():
         with safe_open(path, framework="pt") as file:
             same = (file.metadata() or {}).get("digest") == digest
