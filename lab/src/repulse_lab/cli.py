@@ -222,6 +222,7 @@ def defaults(
     data: Annotated[Path | None, typer.Option(help="Folder of the data sets; else that in REPULSE_DATA.")] = None,
     out: Annotated[Path, typer.Option(help="Folder for rows, tables and trained networks.")] = Path("defaults"),
     label: Annotated[str, typer.Option(help="Names the state of the library: its rows are kept apart.")] = "now",
+    against: Annotated[str | None, typer.Option(help="An earlier label, to be shown next to this one.")] = None,
     list_: Annotated[bool, typer.Option("--list", help="Show the problems, and end.")] = False,
 ) -> None:
     """Measure the default on many problems, and check what it promises: never worse than the network.
@@ -231,7 +232,7 @@ def defaults(
     """
     from repulse_lab.defaults.command import measure_defaults
 
-    measure_defaults(names or [], seeds, methods, data, out, label, list_)
+    measure_defaults(names or [], seeds, methods, data, out, label, against, list_)
 
 
 def main() -> None:

@@ -387,6 +387,24 @@ def test_the_command_writes_tables_and_goes_on(tmp_path, monkeypatch):
         CliRunner().invoke(cli.app, [*command, "--methods", "repuls"], catch_exceptions=False)
 
 
+def test_two_states_of_the_library_side_by_side(tmp_path):
+    before, after = Results(tmp_path, "before"), Results(tmp_path, "after")
+    for row in rows_of(network={}, KNN={"AUROC": 85.0}):
+        before.write(row)
+    before.write(rows_of(repulse={"accuracy": 80.0})[0])
+    after.write(rows_of(repulse={"accuracy": 91.0})[0])
+    lines = report.overview([CLOUDS], after, before).splitlines()
+    assert [line.split(" | ")[3] for line in lines[2:6]] == [
+        "network",
+        "KNN (best other)",
+        "repulse (before)",
+        "**repulse**",
+    ]
+    assert "80.00" in lines[4]
+    assert lines[5].endswith("| yes / yes / **no** |")
+    assert lines[-1] == "Promises kept: accurate in 1 of 1, calibrated in 1 of 1, detects in 0 of 1."
+
+
 @pytest.mark.data
 @pytest.mark.parametrize(
     ("name", "methods"), [("yacht-early", ["network, noise", "repulse"]), ("digits", ["network", "KNN"])]

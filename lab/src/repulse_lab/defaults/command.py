@@ -17,7 +17,14 @@ from repulse_lab.defaults.run import Results, run
 
 
 def measure_defaults(
-    names: Sequence[str], seeds: int, methods: str, data: Path | None, out: Path, label: str, only_list: bool
+    names: Sequence[str],
+    seeds: int,
+    methods: str,
+    data: Path | None,
+    out: Path,
+    label: str,
+    against: str | None,
+    only_list: bool,
 ) -> None:
     """Measure what is missing and write the tables; see the command."""
     if only_list:
@@ -39,5 +46,5 @@ def measure_defaults(
             typer.echo(f"{row.problem}, seed {row.seed}: {row.method} ({row.values['seconds']:.1f} s)", err=True)
     finally:
         torch.set_num_threads(threads)
-    path = report.write(list(PROBLEMS.values()), results)
+    path = report.write(list(PROBLEMS.values()), results, Results(out, against) if against else None)
     typer.echo(path.read_text(encoding="utf-8"))

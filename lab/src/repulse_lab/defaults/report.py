@@ -91,29 +91,55 @@ def problem_table(problem: Problem, rows: Sequence[Row]) -> Table:
     return table
 
 
-def overview(problems: Sequence[Problem], results: Results) -> str:
-    """Return a Markdown table: of each problem the network, the best other method, ours, and the promises."""
+def overview(problems: Sequence[Problem], results: Results, against: Results | None = None) -> str:
+    """Return a Markdown table: of each problem the network, the best other method, ours, and the promises.
+
+    Args:
+        problems: those with rows.
+        results: the rows.
+        against: rows of an earlier state of the library, shown before ours.
+    """
     lines = [
         "| problem | role | seeds | row | accuracy (RMSE) | NLL | ECE (coverage) | AURC | near | far | AUROC |"
         " flagged | accurate / calibrated / detects |",
         "|" + "---|" * 13,
     ]
+    verdicts = []
     for problem in problems:
         rows = results.rows(problem.name)
         for ours in OURS:
-            seeds = sorted({row.seed for row in rows if row.method == ours})
+            seeds = {row.seed for row in rows if row.method == ours}
             if not seeds:
                 continue
-            same = [row for row in rows if row.seed in seeds]
-            found = means(same)
+            found = means([row for row in rows if row.seed in seeds])
             other = best_other(found)
-            shown = [name for name in (base_of(problem.task), other, ours) if name in found]
-            for name in dict.fromkeys(shown if ours == REPULSE else [ours]):
-                head = f"| {problem.name} | {problem.role} | {len(seeds)} |" if name != ours else "| | | |"
-                judged = str(verdict(problem, rows, ours)) if name == ours else ""
-                label = f"**{name}**" if name == ours else f"{name} (best other)" if name == other else name
-                lines.append(f"{head} {label} | {' | '.join(_cells(problem, found[name]))} | {judged} |")
-    return "\n".join(lines)
+            shown = dict.fromkeys(name for name in (base_of(problem.task), other) if name in found)
+            for name in shown if ours == REPULSE else ():
+                label = f"{name} (best other)" if name == other else name
+                lines.append(_line(problem, str(len(seeds)), label, found[name]))
+            earlier = [
+                r for r in (against.rows(problem.name) if against else []) if r.method == ours and r.seed in seeds
+            ]
+            if against and earlier:
+                lines.append(_line(problem, str(len(earlier)), f"{ours} ({against.label})", means(earlier)[ours]))
+            verdicts.append(verdict(problem, rows, ours))
+            lines.append(_line(problem, str(len(seeds)), f"**{ours}**", found[ours], str(verdicts[-1])))
+    return "\n".join([*lines, "", _tally(verdicts)])
+
+
+def _line(problem: Problem, seeds: str, label: str, values: dict[str, float], judged: str = "") -> str:
+    cells = [problem.name, problem.role, seeds, label, *_cells(problem, values), judged]
+    return "| " + " | ".join(cells) + " |"
+
+
+def _tally(verdicts: Sequence[Verdict]) -> str:
+    """Count, in a sentence, the rows that keep each promise."""
+    counts = [
+        f"{name} in {sum(kept is True for kept in told)} of {sum(kept is not None for kept in told)}"
+        for name in ("accurate", "calibrated", "detects")
+        if (told := [getattr(found, name) for found in verdicts])
+    ]
+    return f"Promises kept: {', '.join(counts)}." if counts else "No row of the default yet."
 
 
 def _cells(problem: Problem, values: dict[str, float]) -> list[str]:
@@ -125,7 +151,7 @@ def _cells(problem: Problem, values: dict[str, float]) -> list[str]:
     return [f"{value:.{digits}f}" if math.isfinite(value) else "–" for value, digits in found]
 
 
-def write(problems: Sequence[Problem], results: Results) -> Path:
+def write(problems: Sequence[Problem], results: Results, against: Results | None = None) -> Path:
     """Write `table.md` with the overview and `PROBLEM.md` for each problem that has rows; return the overview."""
     folder = results.folder / results.label
     with_rows = [problem for problem in problems if results.rows(problem.name)]
