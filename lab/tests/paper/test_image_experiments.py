@@ -349,6 +349,7 @@ def mapped(monkeypatch, tmp_path):
         LazyFeatures({}),
         0,
         lambda: layers[0],
+        layers[0],
     )
     monkeypatch.setattr(uncertainty_map, "fit_method", lambda about, place: (Trial(Members(layers), images, view), 0.0))
     found = [uncertainty_map.map_uncertainty({"seed": s, "method": "DE-2"}, Place(tmp_path, tmp_path)) for s in (0, 1)]
