@@ -305,8 +305,7 @@ def test_our_heads_under_the_contract_are_fit_heads():
     start, recipe = (LAYER.weight, LAYER.bias), Recipe(seed=4)
     heads = fit_heads(FEATURES, TARGETS, 3 * QUERIES, recipe, classes=4, start=start, progress=False)
     assert torch.equal(method.score(QUERIES), heads.predict(QUERIES).epistemic)
-    alone = fit_heads(FEATURES, TARGETS, 3 * QUERIES, recipe, classes=4, progress=False)
-    assert not torch.equal(method.score(QUERIES), alone.predict(QUERIES).epistemic)  # the network is the centre
+    assert torch.equal(method.heads.network_weight, LAYER.weight)
 
 
 def test_our_heads_calibrated_are_fitted_with_validation_data():
