@@ -60,14 +60,17 @@ def networks_of(about: Mapping[str, Any]) -> list[tuple[Mapping[str, Any], int]]
 
 
 def _parameters(trial: Trial, about: Mapping[str, Any], place: Place) -> float:
-    """Count those of the networks and of heads instead of their last layer; NaN for methods that store other things."""
+    """Count those of the networks and of heads instead of their last layer; NaN for methods that store other things.
+
+    Heads around the network keep its last layer, and the axes along which they measure distances: these count too.
+    """
     if trial.method.takes == "inputs":
         return math.nan
     features = [features_of(about["problem"], *network, place) for network in networks_of(about)]
     count = sum(weights.numel() for each in features for weights in each.network.parameters())
     if isinstance(trial.method, LastLayerEnsemble):
         last = sum(weights.numel() for weights in features[0].backbone.weights)
-        return count - last + sum(weights.numel() for weights in trial.method.heads.parameters())
+        return count - last + sum(weights.numel() for weights in trial.method.heads.state_dict().values())
     return count if about["method"] == "MAP" or "members" in about else math.nan
 
 
