@@ -20,6 +20,7 @@ LAYERS = (
     {"cli", "demo", "integrations", "scale"},
     {"decide", "active", "evaluation"},
     {"retrofit", "ensemble", "checkpoint", "baselines"},
+    {"summary"},
     {"functional", "particles", "backbone", "repulsion", "metrics"},
     {"prediction", "recipe", "errors"},
 )

@@ -138,8 +138,12 @@ def test_every_schedule_and_both_priors_fit(data, schedule):
 
 
 def test_heads_with_hidden_layers(data):
-    heads = fit_heads(*data, QUICK.replace(hidden=(16, 8)), progress=False)
-    assert [tuple(w.shape) for w in heads.weights] == [(5, 16, 6), (5, 8, 16), (5, 3, 8)]
+    plain = fit_heads(*data, QUICK.replace(hidden=(16, 8), centre="heads"), progress=False)
+    assert [tuple(w.shape) for w in plain.weights] == [(5, 16, 6), (5, 8, 16), (5, 3, 8)]
+    assert plain.predict(data[0]).labels.eq(data[1]).float().mean() > 0.97
+    heads = fit_heads(*data, QUICK.replace(hidden=(16, 8)), progress=False)  # they see seven distance columns too
+    assert [tuple(w.shape) for w in heads.weights] == [(5, 16, 13), (5, 8, 16), (5, 3, 8)]
+    assert heads.features == 6
     assert heads.predict(data[0]).labels.eq(data[1]).float().mean() > 0.97
 
 
@@ -148,7 +152,7 @@ def test_pretrained_heads_start_near_the_last_layer(data):
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         last = nn.Linear(6, 3)
-    recipe = QUICK.replace(init="pretrained", epochs=1, lr=1e-9, strength=0.0)
+    recipe = QUICK.replace(init="pretrained", epochs=1, lr=1e-9, strength=0.0, centre="heads")
     heads = fit_heads(features, labels, far, recipe, start=(last.weight, last.bias), progress=False)
     mean = heads(features).mean(dim=0)
     spread = heads(features).std()
