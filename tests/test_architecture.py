@@ -19,7 +19,8 @@ LAYERS = (
     {"__init__", "__main__"},
     {"cli", "demo", "integrations", "scale"},
     {"decide", "active", "evaluation"},
-    {"retrofit", "ensemble", "summary", "checkpoint", "baselines"},
+    {"retrofit", "ensemble", "checkpoint", "baselines"},
+    {"summary"},
     {"functional", "particles", "backbone", "repulsion", "metrics"},
     {"prediction", "recipe", "errors"},
 )

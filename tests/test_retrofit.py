@@ -88,7 +88,8 @@ def test_a_list_of_inputs_is_a_loader_and_none_is_dropped(network, loader):
     images = loader.dataset.tensors[0]
     assert len(ensemble.predict(list(images.split(40)))) == 96
     assert len(ensemble.predict([images])) == 96
-    assert repr(ensemble).startswith("Ensemble(4 linear heads, 8 features -> Classification(classes=5); 180 parameters")
+    # Each head: a weight for each of 8 features and 7 distance columns, and a bias, for each of 5 classes.
+    assert repr(ensemble).startswith("Ensemble(4 linear heads, 8 features -> Classification(classes=5); 320 parameters")
 
 
 def test_threads_get_their_own_predictions(network, loader):

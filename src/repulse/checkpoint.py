@@ -34,7 +34,7 @@ from repulse.backbone.endings import Ending, is_last_layer
 from repulse.backbone.fingerprint import architecture_of, weights_of
 from repulse.backbone.split import Backbone, unwrap
 from repulse.backbone.taps import Tap
-from repulse.errors import CheckpointError, RecipeError, expected
+from repulse.errors import CheckpointError, expected
 from repulse.particles.centre import Centre
 from repulse.particles.centred import CentredHeads
 from repulse.particles.heads import Heads
@@ -133,8 +133,10 @@ def read(folder: str | Path, model: nn.Module) -> Contents:
         layers = [model.get_submodule(name) for name in ending.layers]
         names, repulsion, several = about["class_names"], about["repulsion"], about["several"]
         summary = None if about["summary"] is None else Summary.from_dict(about["summary"])
-    except (KeyError, TypeError, AttributeError, RecipeError, RuntimeError) as reason:
-        got = f"entries that make no sense: {reason}"
+    except CheckpointError:
+        raise
+    except (KeyError, TypeError, AttributeError, ValueError, RuntimeError) as reason:
+        got = f"entries that make no sense: {' '.join(str(reason).split())}"
         raise CheckpointError(expected(str(folder / METADATA), "as `save` wrote it", got)) from reason
     backbone = Backbone(model, ending, taps, several)
     if not all(map(is_last_layer, layers)) or backbone.width != heads.features:

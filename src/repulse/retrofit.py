@@ -96,7 +96,7 @@ def retrofit(
     if not isinstance(model, nn.Module):
         raise BackboneError(expected("model", "a `torch.nn.Module`", type(model).__name__))
     model = unwrap(model)
-    inputs, target = training_batch(_first(data, recipe), 0)
+    inputs, target = training_batch(_first("data", data, recipe), 0)
     if device is not None:
         model.to(device)
     place = _device_of(model)
@@ -104,7 +104,10 @@ def retrofit(
     with explaining_failures(inputs, "batch 0 of `data`", DataError):
         backbone = split(model, inputs, layers=recipe.layers, last_layer=last_layer)
     single = _check_outputs(backbone.outputs, recipe)
-    _check_first(target, backbone.outputs, recipe)
+    _check_first("targets", target, backbone.outputs, recipe)
+    if validation is not None:
+        _, target = training_batch(_first("validation", validation, recipe), 0, "validation")
+        _check_first("the targets of `validation`", target, backbone.outputs, recipe)
     names = _class_names(class_names, model, data, 2 if single else backbone.outputs, recipe)
     source, choice = _resolve(repulsion, inputs, backbone, recipe)
     if progress and is_first():
@@ -126,12 +129,14 @@ def retrofit(
     held_out = None
     if validation is not None:
         folder = None if cache is None else Path(cache) / "validation"
-        found = compute_features(backbone, validation, None, device=place, cache=folder, progress=progress)
-        held_out = found.train.float(), _targets(found, single)
+        found = compute_features(
+            backbone, validation, None, device=place, cache=folder, progress=progress, name="validation"
+        )
+        held_out = found.train.float(), _targets("the targets of `validation`", found, single)
     weight, bias = backbone.weights
     if single:  # one logit z is two, -z/2 and z/2
         weight, bias = (torch.cat([-part / 2, part / 2]) for part in (weight, bias))
-    targets = _targets(features, single)
+    targets = _targets("targets", features, single)
     fit = partial(
         fit_heads,
         features.train,
@@ -161,13 +166,13 @@ def _tapped_inputs(backbone: Backbone, features: Tensor) -> Tensor | None:
     return None
 
 
-def _first(data: Iterable[Any], recipe: Recipe) -> Any:
+def _first(name: str, data: Iterable[Any], recipe: Recipe) -> Any:
     if isinstance(data, Dataset) or not isinstance(data, Iterable):
         got = f"a {type(data).__name__}; wrap a data set in `DataLoader(dataset, batch_size=128)`"
-        raise DataError(expected("data", "batches of (inputs, targets)", got))
+        raise DataError(expected(name, "batches of (inputs, targets)", got))
     if isinstance(data, Iterator):
-        raise DataError(expected("data", "batches that can be read twice, such as a list or a loader", "an iterator"))
-    return first_batch(data, recipe.seed)
+        raise DataError(expected(name, "batches that can be read twice, such as a list or a loader", "an iterator"))
+    return first_batch(data, recipe.seed, name)
 
 
 def _check_outputs(outputs: int, recipe: Recipe) -> bool:
@@ -178,7 +183,7 @@ def _check_outputs(outputs: int, recipe: Recipe) -> bool:
     return recipe.task == "classification" and outputs == 1
 
 
-def _check_first(target: Tensor, outputs: int, recipe: Recipe) -> None:
+def _check_first(name: str, target: Tensor, outputs: int, recipe: Recipe) -> None:
     """Refuse targets that the fit would refuse, before an hour is spent on features."""
     if recipe.task == "regression" or outputs == 1:
         return
@@ -188,13 +193,13 @@ def _check_first(target: Tensor, outputs: int, recipe: Recipe) -> None:
             one_hot = bool((target.sum(dim=1) == 1).all())
             hint = "; for one-hot targets use `targets.argmax(dim=1)`" if one_hot else "; several labels are not taken"
         got = f"{target.dtype} of shape {tuple(target.shape)}"
-        raise DataError(expected("targets", f"integer class indices, one for each sample{hint}", got))
+        raise DataError(expected(name, f"integer class indices, one for each sample{hint}", got))
     if int(target.min()) < 0 or int(target.max()) >= outputs:
         got = f"values from {int(target.min())} to {int(target.max())} in the first batch"
-        raise DataError(expected("targets", f"between 0 and {outputs - 1}", got))
+        raise DataError(expected(name, f"between 0 and {outputs - 1}", got))
 
 
-def _targets(features: Features, single: bool) -> Tensor:
+def _targets(name: str, features: Features, single: bool) -> Tensor:
     """Return targets as the fit wants them: those of a single logit may be floats, in a column."""
     targets = features.targets
     if not single:
@@ -202,7 +207,7 @@ def _targets(features: Features, single: bool) -> Tensor:
     targets = targets.squeeze(1) if targets.ndim == 2 and targets.shape[1] == 1 else targets
     if not bool(((targets == 0) | (targets == 1)).all()):
         wanted = "0 or 1 for a classifier with one logit (for regression say `Recipe(task='regression')`)"
-        raise DataError(expected("targets", wanted, f"values from {targets.min():g} to {targets.max():g}"))
+        raise DataError(expected(name, wanted, f"values from {targets.min():g} to {targets.max():g}"))
     return targets.long()
 
 

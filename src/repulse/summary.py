@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from repulse import metrics
-from repulse._mapped import row_chunks
+from repulse._mapped import read_blocks, row_chunks
 from repulse.errors import FitWarning
 from repulse.particles.calibrate import network_outputs
 from repulse.particles.centred import CentredHeads
@@ -138,7 +138,7 @@ def summarise(
     """
     rows, labels = (features, targets) if validation is None else validation
     step = -(-len(rows) // MAX_ROWS)
-    rows, labels = rows[::step].float(), labels[::step].cpu()
+    rows, labels = read_blocks(rows, range(0, len(rows), step), 1).float(), labels[::step].cpu()
     ours = _predicted(heads, rows)
     far = None if repulsion is None else _predicted(heads, repulsion[:: -(-len(repulsion) // MAX_ROWS)].float())
     theirs = _network_alone(heads, network, rows, labels)

@@ -74,7 +74,7 @@ def test_a_single_logit_learns_its_classes():
     x = normal(200, 4)
     y = (x[:, 0] > 0).float()
     torch.manual_seed(0)
-    recipe = Recipe(epochs=100, lr=2e-2, layers="last")
+    recipe = Recipe(epochs=100, lr=2e-2, layers="last", centre="heads")  # the network knows nothing
     ensemble = retrofit(perceptron(1), [(x, y)], repulsion=None, recipe=recipe, progress=False)
     assert (ensemble(x).squeeze(1) > 0).eq(y > 0).float().mean() > 0.9
 
@@ -214,7 +214,7 @@ def test_other_floats_will_do(dtype):
     backbone = split(model, x)
     assert backbone.ending == Ending(("4",))
     torch.testing.assert_close(rebuilt(backbone, x), model(x).detach())
-    recipe = Recipe(init="pretrained", lr=1e-12, epochs=1, heads=400)
+    recipe = Recipe(init="pretrained", lr=1e-12, epochs=1, heads=400, repulsion_samples=64)
     ensemble = retrofit(model, [(x, y)], repulsion=repulse.repulsion.Noise(), recipe=recipe, progress=False)
     wanted = model(x).detach().float().log_softmax(dim=1)
     torch.testing.assert_close(ensemble.predict(x).probs.float(), wanted.exp(), rtol=0.0, atol=0.02)

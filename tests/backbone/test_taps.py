@@ -20,7 +20,7 @@ import repulse
 from repulse import FS_RLL_E, LL_E, RLL_E, BackboneError, Recipe, retrofit
 from repulse.backbone import Backbone, Tap, split
 from repulse.backbone.tap_choice import MAX_COLUMNS, within_columns
-from repulse.particles.scaling import Scaling
+from repulse.particles.scaling import TAP_SCALE, Scaling
 from repulse_lab.networks.resnet_cifar import ResNetCifar
 from torchvision_operators import define_missing
 
@@ -706,7 +706,7 @@ def test_pretrained_heads_begin_without_regard_to_taps():
     heads, head = ensemble.heads, model[12]
     with torch.no_grad():
         torch.testing.assert_close(ensemble(x), model(x).log_softmax(dim=1), rtol=0.0, atol=0.02)
-        scale = Scaling.of(ensemble.backbone(x), 72, recipe.tap_scale).scale
+        scale = Scaling.of(ensemble.backbone(x), 72, TAP_SCALE).scale
         weights = heads.weight * scale
         noise = 0.1 * (head.weight * scale[:24]).std()
     torch.testing.assert_close(weights.mean(dim=0)[:, :24], head.weight.detach() * scale[:24], rtol=0, atol=noise / 4)

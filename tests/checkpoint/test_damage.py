@@ -211,6 +211,7 @@ def test_sealed_nonsense_is_refused(folder):
         "taps": [{"name": "0"}],
         "history": [{}],
         "heads": {**content["heads"], "count": 7},
+        "summary": {"data": "validation"},
     }.items():
         write(folder, {**content, key: value}, sealed=True)
         with pytest.raises(CheckpointError):

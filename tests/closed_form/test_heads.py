@@ -15,6 +15,7 @@ from repulse.particles.heads import Heads, Networks
 from repulse.particles.loop import FitData, optimise
 from repulse.particles.scaling import Scaling
 from repulse.particles.tasks import Classification, Regression
+from repulse.particles.view import View
 from repulse.recipe import Recipe
 
 from . import naive
@@ -79,7 +80,7 @@ def test_folding_the_inputs_leaves_the_function_the_same(hidden):
     ):
         heads, raw = make_heads(hidden), x[:, : len(scaling.shift)]
         before = heads(scaling(raw))
-        heads.fold_inputs(scaling)
+        heads.fold_inputs(View(scaling))
         assert heads.features == raw.shape[1]
         assert_close(heads(raw), before, rtol=1e-10, atol=1e-10)
 

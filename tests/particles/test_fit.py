@@ -105,7 +105,7 @@ def test_regression_knows_its_noise_and_what_it_has_not_seen(noise):
     heads = fit_heads(features, targets, far, Recipe(task="regression", noise=noise), progress=False)
     near, away = heads.predict(features), heads.predict(far)
     assert (near.mean - targets).square().mean().sqrt() < 0.15
-    assert near.aleatoric.sqrt().median() == pytest.approx(0.1, rel=0.05)
+    assert near.aleatoric.sqrt().median() == pytest.approx(0.1, rel=0.15)
     assert away.epistemic.mean() > 20 * near.epistemic.mean()
 
 
@@ -138,8 +138,12 @@ def test_every_schedule_and_both_priors_fit(data, schedule):
 
 
 def test_heads_with_hidden_layers(data):
-    heads = fit_heads(*data, QUICK.replace(hidden=(16, 8)), progress=False)
-    assert [tuple(w.shape) for w in heads.weights] == [(5, 16, 6), (5, 8, 16), (5, 3, 8)]
+    plain = fit_heads(*data, QUICK.replace(hidden=(16, 8), centre="heads"), progress=False)
+    assert [tuple(w.shape) for w in plain.weights] == [(5, 16, 6), (5, 8, 16), (5, 3, 8)]
+    assert plain.predict(data[0]).labels.eq(data[1]).float().mean() > 0.97
+    heads = fit_heads(*data, QUICK.replace(hidden=(16, 8)), progress=False)  # they see seven distance columns too
+    assert [tuple(w.shape) for w in heads.weights] == [(5, 16, 13), (5, 8, 16), (5, 3, 8)]
+    assert heads.features == 6
     assert heads.predict(data[0]).labels.eq(data[1]).float().mean() > 0.97
 
 
@@ -148,7 +152,7 @@ def test_pretrained_heads_start_near_the_last_layer(data):
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         last = nn.Linear(6, 3)
-    recipe = QUICK.replace(init="pretrained", epochs=1, lr=1e-9, strength=0.0)
+    recipe = QUICK.replace(init="pretrained", epochs=1, lr=1e-9, strength=0.0, centre="heads")
     heads = fit_heads(features, labels, far, recipe, start=(last.weight, last.bias), progress=False)
     mean = heads(features).mean(dim=0)
     spread = heads(features).std()

@@ -13,6 +13,7 @@ from repulse.particles import whitening
 from repulse.particles.heads import Heads
 from repulse.particles.scaling import Scaling
 from repulse.particles.tasks import Classification
+from repulse.particles.view import View
 from repulse.particles.whitening import Whitening
 
 pytestmark = pytest.mark.filterwarnings("ignore::repulse.FitWarning")
@@ -20,6 +21,13 @@ pytestmark = pytest.mark.filterwarnings("ignore::repulse.FitWarning")
 
 def normal(*shape, seed=0):
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+def standardised(features):
+    """Over deviations that have the floor of penultimate features: ten samples of the median variance."""
+    features = features.double()
+    variance = features.var(dim=0, correction=0)
+    return (features - features.mean(dim=0)) / (variance + 10 / len(features) * variance.median()).sqrt()
 
 
 def test_taps_are_scaled_one_by_one_and_kept_small():
@@ -58,7 +66,7 @@ def test_heads_on_raw_features_say_what_heads_on_scaled_ones_do():
         scaling = Scaling.of(features, taps=3, tap_scale=0.3, whiten=whiten)
         heads = Heads(4, scaling.columns, Classification(3), hidden, torch.Generator().manual_seed(0))
         scaled = heads(scaling(features))
-        heads.fold_inputs(scaling)
+        heads.fold_inputs(View(scaling))
         torch.testing.assert_close(heads(features), scaled, rtol=1e-4, atol=1e-4)
         assert not heads.weight[:, :, 5].any()
 
@@ -93,7 +101,7 @@ def test_of_few_samples_whitening_makes_no_more_than_they_say(samples):
     """With fewer samples than dimensions, axes without variance are left out and the others are held back."""
     features = normal(samples, 20)
     whitened = Scaling.of(features, tap_scale=1.0, whiten=True)(features)[:, 20:]
-    variances = torch.linalg.eigvalsh(torch.corrcoef(features.double().T))[1 - samples :]
+    variances = torch.linalg.eigvalsh(torch.cov(standardised(features).T, correction=0))[1 - samples :]
     assert whitened.shape[1] == samples - 1
     covariance = torch.cov(whitened.double().T, correction=0)
     torch.testing.assert_close(covariance, torch.diag(variances / (variances + 20 / samples)), rtol=1e-4, atol=1e-4)
@@ -212,8 +220,7 @@ def test_of_few_samples_and_many_columns_whitening_is_exact():
     """As from the eigendecomposition of all correlations, which has no axes beyond the samples."""
     features = normal(30, 2100)
     whitened = Scaling.of(features, tap_scale=1.0, whiten=True)(features)[:, 2100:].double()
-    standard = (features.double() - features.double().mean(dim=0)) / features.double().std(dim=0, correction=0)
-    u, s, _ = torch.linalg.svd(standard, full_matrices=False)
+    u, s, _ = torch.linalg.svd(standardised(features), full_matrices=False)
     variances = s[:29].square() / 30
     rows = u[:, :29] * s[:29] / (variances + 2100 / 30).sqrt()
     assert whitened.shape == (30, 29)

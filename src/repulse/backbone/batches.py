@@ -62,14 +62,14 @@ def inputs_and_targets(batch: Any, name: str) -> tuple[Any, Tensor]:
     return inputs, targets
 
 
-def training_batch(batch: Any, i: int) -> tuple[Any, Tensor]:
-    """Return the inputs and the targets of the i-th batch of `data`, which must be usable for a fit."""
-    name = f"batch {i} of `data`"
+def training_batch(batch: Any, i: int, data: str = "data") -> tuple[Any, Tensor]:
+    """Return the inputs and the targets of the i-th batch of some data, which must be usable for a fit."""
+    name = f"batch {i} of `{data}`"
     inputs, targets = inputs_and_targets(batch, name)
     if not len(targets):
         raise DataError(expected(name, "non-empty", describe_batch(tensors_of(inputs)[0][1])))
     if targets.is_floating_point() and not bool(torch.isfinite(targets).all()):
-        raise DataError(expected(f"the targets of batch {i}", "finite", "NaN or infinite values"))
+        raise DataError(expected(f"the targets of {name}", "finite", "NaN or infinite values"))
     return inputs, targets
 
 

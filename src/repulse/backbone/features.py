@@ -74,6 +74,7 @@ class _Extraction:
     limit: int
     pace: MemoryFormatChooser
     ranks: Ranks
+    name: str
 
 
 def compute_features(
@@ -91,6 +92,7 @@ def compute_features(
     cache_dtype: torch.dtype | None = None,
     memory_limit: int = MEMORY_LIMIT,
     progress: bool = True,
+    name: str = "data",
 ) -> Features:
     """Compute features in one pass over the data, and one over (or made from) the repulsion samples.
 
@@ -115,6 +117,7 @@ def compute_features(
         cache_dtype: `torch.float16` (or `bfloat16`) to keep them there in half the space; as they are, if not given.
         memory_limit: bytes of features to hold in memory; beyond, they are in a file and mapped.
         progress: show a bar when it takes more than two seconds.
+        name: what errors call the data.
     """
     _check_kept(cache, cache_dtype)
     device = device or torch.device("cpu")
@@ -126,7 +129,7 @@ def compute_features(
     if progress and ranks.size > 1:
         tqdm.write(f"repulse: waiting for all {ranks.size} processes, which share the work", file=sys.stderr)
     plan = _Extraction(
-        backbone, device, samples, seed, augmentations, progress, folder, cache_dtype, memory_limit, pace, ranks
+        backbone, device, samples, seed, augmentations, progress, folder, cache_dtype, memory_limit, pace, ranks, name
     )
     with ExitStack() as stack:
         if folder is not None:
@@ -136,8 +139,8 @@ def compute_features(
         wanted = samples if given is None else round(synthetic_share * samples) if own is not None else 0
         drawn = 0 if own is None else round(own.feature_share * wanted)
         source = own if isinstance(own, Source) and drawn < wanted else None
-        name = "repulsion" if given is None else "synthetic"
-        train, made = _training_pass(replace(plan, samples=wanted - drawn), data, source, stack, name)
+        kept_as = "repulsion" if given is None else "synthetic"
+        train, made = _training_pass(replace(plan, samples=wanted - drawn), data, source, stack, kept_as)
         features, targets = train.finish()
         features, targets = _for_fit(plan, features), _on_device(plan, targets)
         elsewhere = None
@@ -158,7 +161,7 @@ def _lock(stack: ExitStack, folder: Path) -> int:
 
 
 def _training_pass(
-    plan: _Extraction, data: Iterable[Any], source: Source | None, stack: ExitStack, name: str
+    plan: _Extraction, data: Iterable[Any], source: Source | None, stack: ExitStack, kept_as: str
 ) -> tuple[AnyStore, AnyStore | None]:
     """Compute features and targets of the data and, drawn from it, features of a source's samples."""
     about, like = _fingerprint_of_data(plan, data)
@@ -167,7 +170,7 @@ def _training_pass(
     if source is not None:
         if about is not None:
             about = {**about, "source": settings_of(source), "samples": plan.samples}
-        made = _store(plan, name, about, like[:1], stack)
+        made = _store(plan, kept_as, about, like[:1], stack)
     if train.complete and (made is None or made.complete):
         return train, made
     total = length_of(data)
@@ -175,12 +178,12 @@ def _training_pass(
     sizes = []
     batches = stack.enter_context(closing(passes(data, plan.augmentations, plan.seed, plan.device)))
     for i, batch in enumerate(bar(batches, "features", total, plan.progress)):
-        inputs, target = training_batch(batch, i)
+        inputs, target = training_batch(batch, i, plan.name)
         size = size_of(inputs)
         sizes.append(size)
         key = "" if plan.cache is None else fast_digest_of(inputs, target)
         if not train.complete and not train.covers(key):
-            work = partial(_features, plan, plan.pace, inputs, f"batch {i} of `data`", DataError)
+            work = partial(_features, plan, plan.pace, inputs, f"batch {i} of `{plan.name}`", DataError)
             plan.ranks.share(i, train, key, work, size, target.to(plan.device))
         if source is not None and made is not None and not made.complete:
             rows = made.rows + plan.ranks.waiting(made)
@@ -192,7 +195,7 @@ def _training_pass(
             plan.ranks.exchange()
     plan.ranks.exchange()
     if not train.rows and not train.complete:
-        raise DataError(expected("data", "at least one batch", "none"))
+        raise DataError(expected(plan.name, "at least one batch", "none"))
     if total is None and source is not None and made is not None and not made.complete and made.rows < plan.samples:
         _draw_again(plan, data, source, made, sizes)
     return train, made
@@ -204,7 +207,7 @@ def _draw_again(plan: _Extraction, data: Iterable[Any], source: Source, made: An
     usable = sum(size > 1 or max(sizes) == 1 for size in sizes)
     with closing(passes(data, plan.augmentations, plan.seed, plan.device)) as batches:
         for i, batch in enumerate(batches):
-            inputs, target = training_batch(batch, i)
+            inputs, target = training_batch(batch, i, plan.name)
             if size_of(inputs) > 1 or max(sizes) == 1:
                 seen += 1
                 wanted = start - (start - plan.samples) * seen // usable
@@ -249,12 +252,12 @@ def _fingerprint_of_data(plan: _Extraction, data: Iterable[Any]) -> tuple[dict[s
     """Return, for a folder, a fingerprint of the data and rows as they will be kept, equal in all processes."""
     if plan.cache is None and plan.ranks.size == 1:
         return None, ()
-    inputs, target = training_batch(first_batch(data, plan.seed), 0)
+    inputs, target = training_batch(first_batch(data, plan.seed, plan.name), 0, plan.name)
     seen, batches = fast_digest_of(inputs, target), length_of(data)
     plan.ranks.check_same(seen, batches)
     if plan.cache is None:
         return None, ()
-    features = _features(plan, plan.backbone, inputs, "batch 0 of `data`", DataError)
+    features = _features(plan, plan.backbone, inputs, f"batch 0 of `{plan.name}`", DataError)
     about = {"batches": batches, "first": seen, "augmentations": plan.augmentations, "seed": plan.seed}
     return about, (features, target)
 

@@ -18,12 +18,12 @@ from tqdm import tqdm
 from repulse.errors import DataError, expected
 
 
-def first_batch(data: Iterable[Any], seed: int) -> Any:
+def first_batch(data: Iterable[Any], seed: int, name: str = "data") -> Any:
     """Return the first batch of the data, as the pass will see it."""
     with fixed_random_state(data, seed):
         for batch in data:
             return batch
-    raise DataError(expected("data", "at least one batch", "none"))
+    raise DataError(expected(name, "at least one batch", "none"))
 
 
 def passes(data: Iterable[Any], times: int, seed: int, device: torch.device) -> Generator[Any]:

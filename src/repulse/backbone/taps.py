@@ -59,7 +59,8 @@ class Tap:
             flat = _grouped(values.flatten(start_dim=1), self.group)
             if flat.shape[1] != self.columns:
                 got = f"{flat.shape[1]}; inputs must be as large as those of the first batch"
-                raise BackboneError(expected(f"numbers at `{self.name}`", str(self.columns), got))
+                # As the network itself fails: who knows the name of the batch turns it into an error that says it.
+                raise ValueError(expected(f"numbers at `{self.name}`", str(self.columns), got))
             return flat
         first = self.layout == "channels_first"
         flat, axis = (values.flatten(2), 2) if first else (values.flatten(1, -2), 1)

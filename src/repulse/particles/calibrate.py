@@ -76,7 +76,11 @@ def release_of(distances: DistanceColumns, features: Tensor, taps: int, validati
 
 
 def _cross_fitted(distances: DistanceColumns, features: Tensor, taps: int) -> Tensor:
-    """Return mean squares of training rows, each under a whitening that has not seen it, unless there are plenty."""
+    """Return mean squares of training rows, each under a whitening that has not seen it, unless there are plenty.
+
+    Rows fewer than their columns lie mostly outside the axes of the others, where nothing is measured, and would look
+    nearer than they are to a whitening that has seen them: no row counts as nearer than that.
+    """
     samples, width = features.shape
     if samples >= ROWS_PER_COLUMN * width:
         step = -(-samples // MAX_REFERENCE)
@@ -90,7 +94,9 @@ def _cross_fitted(distances: DistanceColumns, features: Tensor, taps: int) -> Te
         whitening = Scaling.of(rest, taps, 1.0, whiten=True).whitening
         assert whitening is not None
         found = DistanceColumns.of(whitening, rest, width - taps, distances.bands)
-        parts.append(_aligned(found.mean_squares(features[~seen]), distances.columns))
+        left_out = features[~seen]
+        unseen = _aligned(found.mean_squares(left_out), distances.columns)
+        parts.append(torch.maximum(unseen, distances.mean_squares(left_out)))
     return torch.cat(parts)
 
 

@@ -18,6 +18,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from repulse.errors import check_number
+
 ALPHAS = (1.0, 0.5, 0.0)
 """Shares of the network in the centre that are tried; the network alone comes first, and stays unless beaten."""
 
@@ -46,6 +48,10 @@ class Centre:
     temperature: float = 1.0
     gain: float = 1.0
     cost: float | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("alpha", "temperature", "gain"):
+            check_number(name, getattr(self, name), positive=name == "temperature")
 
 
 def recentred(

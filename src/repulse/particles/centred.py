@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from repulse.errors import DataError, expected
 from repulse.particles.centre import Centre
 from repulse.particles.distance import SMALLEST, DistanceColumns, Release
 from repulse.particles.heads import Heads
@@ -45,6 +46,8 @@ class CentredHeads(Heads):
         ends: int = 1,
         bands: int = 1,
     ) -> None:
+        if not 0 < bands <= ends:
+            raise DataError(expected("bands", f"from 1 to {ends}", bands))
         super().__init__(heads, features + 1 + ends, task, hidden, torch.Generator())
         self.centre, self.bands = centre or Centre(), bands
         outputs = task.compared_outputs

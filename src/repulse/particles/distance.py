@@ -120,7 +120,8 @@ class Release:
     def of(cls, mean_squares: Float[Tensor, "M c"], quantile: float = QUANTILE) -> Release:
         """Compute the quantiles on rows that the whitening has not seen."""
         quantiles = _quantile(mean_squares, quantile).clamp_min(SMALLEST)
-        return cls(quantiles, _quantile((mean_squares / quantiles).amax(dim=1, keepdim=True), quantile)[0])
+        largest = _quantile((mean_squares / quantiles).amax(dim=1, keepdim=True), quantile)[0]
+        return cls(quantiles, largest.clamp_min(1.0))  # below one only where rows do not vary at all
 
     def __call__(self, mean_squares: Float[Tensor, "B c"]) -> Float[Tensor, " B"]:
         return ((mean_squares / self.quantiles).amax(dim=1) / self.largest).clamp_min(1.0)

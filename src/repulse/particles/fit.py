@@ -103,11 +103,11 @@ def fit_heads(
 
     if isinstance(taps, bool) or not isinstance(taps, int) or not 0 <= taps < features.shape[1]:
         raise DataError(expected("taps", f"from 0 to {features.shape[1] - 1}", repr(taps)))
-    fit = _Fit(features, targets, repulsion_features, recipe, task, taps, start, progress)
     held_out = None if validation is None else _check_validation(validation, features, task, recipe)
-    if recipe.centre == "heads" or not (recipe.whiten and recipe.distances):  # only centred heads compute distances
-        fit = dataclasses.replace(fit, recipe=recipe.replace(distances=False))
-        return fit.run(TAP_SCALE if isinstance(recipe.tap_scale, str) else recipe.tap_scale)[0]
+    fit = _Fit(features, targets, repulsion_features, recipe, task, taps, start, progress)
+    if recipe.centre == "heads" or not (recipe.whiten and recipe.distances):
+        plain = dataclasses.replace(fit, recipe=recipe.replace(distances=False))
+        return plain.run(TAP_SCALE if isinstance(recipe.tap_scale, str) else recipe.tap_scale)[0]
     network = None if start is None else check_last_layer(start, task, features.shape[1] - taps)
     if isinstance(task, Regression):
         return _fit_numbers(fit, network, held_out, inputs)
@@ -149,8 +149,22 @@ class _Fit:
             heads.task = task
             heads.requires_grad_(False)
 
-        _run(heads, FitData(features, y, far, prepare, training), recipe, self.progress, finish)
+        try:
+            _run(heads, FitData(features, y, far, prepare, training), recipe, self.progress, finish)
+        except NonFiniteLossError as error:
+            if view.distances is None:
+                raise
+            raise NonFiniteLossError(str(error), self._centred(heads, view)) from None
         return heads, view
+
+    def _centred(self, heads: Heads, view: View) -> CentredHeads:
+        """Put heads whose fit was cut short around the network, so that they take features as all heads do."""
+        assert view.distances is not None
+        network = None if self.start is None else check_last_layer(self.start, self.task, view.scaling.kept)
+        release = release_of(view.distances, self.features, self.taps, None)
+        return CentredHeads.around(
+            heads, view.distances, release, network, Centre(0.0 if network is None else 1.0), heads.task
+        )
 
 
 def _fit_classes(

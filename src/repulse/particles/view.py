@@ -44,11 +44,9 @@ class View:
         if not recipe.distances or scaling.whitening is None:
             return cls(scaling)
         distances = DistanceColumns.of(scaling.whitening, features, features.shape[1] - taps)
-        columns = torch.cat([distances(part) for part in row_chunks(features)]).double()
-        shift = columns.mean(dim=0)
-        covariance = (columns - shift).T @ (columns - shift) / len(columns)
+        shift, covariance = _moments(distances, features)
         variances, axes = torch.linalg.eigh(covariance)
-        shrunk = variances + distances.columns / len(columns) * variances.mean() + 1e-12
+        shrunk = variances + distances.columns / len(features) * variances.mean() + 1e-12
         dtype = scaling.shift.dtype
         return cls(scaling, distances, shift.to(dtype), (tap_scale * axes / shrunk.sqrt()).to(dtype))
 
@@ -76,3 +74,15 @@ class View:
             return folded, bias
         own = weight[..., width:].cpu().double() @ self.axes.cpu().double().T
         return torch.cat([folded, own], dim=-1), bias - own @ self.shift.cpu().double()
+
+
+def _moments(distances: DistanceColumns, features: Tensor) -> tuple[Float[Tensor, " m"], Float[Tensor, "m m"]]:
+    """Compute mean and covariance of the distance columns, of which nothing but sums is kept."""
+    origin = distances(features[:1]).double()[0]
+    total, products = torch.zeros_like(origin), torch.zeros(len(origin), len(origin)).to(origin)
+    for part in row_chunks(features):
+        columns = distances(part).double() - origin  # small numbers: little is lost in the difference below
+        total += columns.sum(dim=0)
+        products += columns.T @ columns
+    offset = total / len(features)
+    return origin + offset, products / len(features) - torch.outer(offset, offset)
