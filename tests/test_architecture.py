@@ -19,7 +19,7 @@ LAYERS = (
     {"__init__", "__main__"},
     {"cli", "demo", "integrations", "scale"},
     {"decide", "active", "evaluation"},
-    {"retrofit", "ensemble", "checkpoint", "baselines"},
+    {"retrofit", "ensemble", "summary", "checkpoint", "baselines"},
     {"functional", "particles", "backbone", "repulsion", "metrics"},
     {"prediction", "recipe", "errors"},
 )

@@ -82,7 +82,8 @@ class Recipe:
             may carry. "auto" fits heads at 0.2 and at 1 and keeps those that validation labels prefer; without such
             labels it is 0.2, and for regression 1.
         distances: whether heads also see how far features are from the training data, as a few numbers that they
-            could not compute themselves (logarithms of mean squares along principal axes); needs `whiten`.
+            could not compute themselves (logarithms of mean squares along principal axes); needs `whiten`, and
+            `centre="network"`.
         centre: "network" lets heads carry nothing but disagreement: the mean prediction is the network's, calibrated on
             validation labels, and fades with the distance from the data. "heads" leaves heads as they were fitted.
         synthetic_share: share of the repulsion samples that `retrofit` makes itself where other data is given.

@@ -105,7 +105,8 @@ def fit_heads(
         raise DataError(expected("taps", f"from 0 to {features.shape[1] - 1}", repr(taps)))
     fit = _Fit(features, targets, repulsion_features, recipe, task, taps, start, progress)
     held_out = None if validation is None else _check_validation(validation, features, task, recipe)
-    if recipe.centre == "heads" or not (recipe.whiten and recipe.distances):
+    if recipe.centre == "heads" or not (recipe.whiten and recipe.distances):  # only centred heads compute distances
+        fit = dataclasses.replace(fit, recipe=recipe.replace(distances=False))
         return fit.run(TAP_SCALE if isinstance(recipe.tap_scale, str) else recipe.tap_scale)[0]
     network = None if start is None else check_last_layer(start, task, features.shape[1] - taps)
     if isinstance(task, Regression):

@@ -89,7 +89,7 @@ def _method(about: Mapping[str, Any], view: View, classes: int) -> Method:
     repelled = view.repulsion[about["repulsion"]] if about.get("repulsion") else None
     if about["method"] in NAMED:
         recipe = NAMED[about["method"]].replace(**about.get("recipe", {}), seed=about["seed"])
-        return LastLayerEnsemble(classes, recipe, repelled, view.taps)
+        return LastLayerEnsemble(classes, recipe, repelled, view.taps, view.network)
     return build(about["method"], Resources(view.layer, repelled, view.taps, about["seed"]))
 
 
@@ -125,7 +125,7 @@ def joined(views: Sequence[View]) -> tuple[Members, View]:
     layers = [view.layer for view in views]
     outside = {name: torch.cat([view.outside[name] for view in views], dim=1) for name in views[0].outside}
     test = torch.cat([view.test for view in views], dim=1)
-    return Members(layers), View(test[:0], test, outside, LazyFeatures({}), 0, lambda: layers[0])
+    return Members(layers), View(test[:0], test, outside, LazyFeatures({}), 0, lambda: layers[0], layers[0])
 
 
 def _repulsive_deep_ensemble(about: Mapping[str, Any], place: Place) -> tuple[Trial, float]:
