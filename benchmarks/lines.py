@@ -32,6 +32,7 @@ HOLDS = {
     },
     "repulse_lab": {
         FILES: "`repulse-lab`",
+        "defaults": "the default recipe on many problems, and whether it keeps its promises",
         "data": "data sets by name, corruptions, fetching",
         "jobs": "content-addressed jobs, on one machine or several",
         "networks": "networks, their training, published weights",
