@@ -44,8 +44,9 @@ class Recipe:
         heads: number of heads (particles).
         hidden: widths of hidden layers of each head; `()` means linear heads, as in the paper.
         task: "classification" or "regression".
-        noise: regression only: the known noise standard deviation, in units of the targets; None predicts a variance
-            for every input.
+        noise: regression only: the known noise standard deviation, in units of the targets. None measures it on
+            validation rows, or assumes it from the training inputs; heads that are not around a network (`centre`)
+            predict a variance for every input instead.
         space: where heads repel: "function" (their outputs on the repulsion samples), "parameters", or "none".
         on: which function of the outputs: "probabilities", "logits", "centred_logits" (mean over classes removed,
             which softmax ignores anyway) or "log_probabilities". Regression always repels on the mean.
@@ -86,7 +87,8 @@ class Recipe:
             network as the centre.
         centre: "network" lets heads carry nothing but disagreement: the mean prediction is the network's, calibrated on
             validation labels, and fades with the distance from the data. "heads" leaves heads as they were fitted.
-        synthetic_share: share of the repulsion samples that `retrofit` makes itself where other data is given.
+        synthetic_share: share of the repulsion samples that `retrofit` makes itself where other data is given, also of
+            few samples.
         seed: of everything random in the fit.
     """
 

@@ -151,8 +151,16 @@ def compute_features(
             elsewhere = _given_features(repulsion, features, cache_dtype)
         elif given is not None:
             seen = _repulsion_pass(replace(plan, samples=samples - wanted), given, stack)
-            elsewhere = seen if elsewhere is None else torch.cat([elsewhere.to(seen), seen])
+            if elsewhere is not None:  # few samples that were given are not outnumbered
+                most = max(round(len(seen) * synthetic_share / (1 - synthetic_share)), 1)
+                seen = torch.cat([_every(elsewhere.to(seen), most), seen])
+            elsewhere = seen
     return Features(features, targets, None if elsewhere is None else elsewhere.to(features.device))
+
+
+def _every(rows: Tensor, most: int) -> Tensor:
+    """Return at most this many rows, evenly spaced, so that all sources keep their shares."""
+    return rows if len(rows) <= most else rows[torch.linspace(0, len(rows) - 1, most).long().to(rows.device)]
 
 
 def _lock(stack: ExitStack, folder: Path) -> int:

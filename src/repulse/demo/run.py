@@ -6,7 +6,7 @@ import json
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -24,6 +24,9 @@ from repulse.recipe import FS_RLL_E, LL_E, Recipe
 from repulse.retrofit import retrofit
 
 NETWORK, PLAIN, JOINT, REPULSIVE = "network alone", "LL-E", "fs-RLL-E", "repulse"
+VALIDATION = 150
+"""Clean test digits, and as many ambiguous ones, that are kept as validation data and not judged on."""
+
 FITS = {PLAIN: LL_E, JOINT: FS_RLL_E, REPULSIVE: Recipe()}
 
 COLUMNS = (
@@ -85,7 +88,7 @@ def run(out: Path, seeds: int = 3, map_to: Path | None = None, progress: bool = 
     with tqdm(total=(1 + len(FITS)) * seeds, desc="digits", unit="part", disable=not progress, leave=False) as bar:
         for seed in range(seeds):
             bar.set_postfix_str(f"seed {seed}: training a network")
-            data = digits.load(seed)
+            data, validation = _held_out(digits.load(seed))
             network = digits.train_network(data, seed)
             bar.update()
             outcomes = {NETWORK: _evaluate(data, _alone(network), 0.0)}
@@ -93,7 +96,8 @@ def run(out: Path, seeds: int = 3, map_to: Path | None = None, progress: bool = 
                 bar.set_postfix_str(f"seed {seed}: fitting {name}")
                 loader = list(zip(data.train.split(128), data.train_labels.split(128), strict=True))
                 begun = time.perf_counter()
-                ensemble = retrofit(network, loader, recipe=recipe.replace(seed=seed), progress=False)
+                settings = {"recipe": recipe.replace(seed=seed), "progress": False}
+                ensemble = retrofit(network, loader, validation=validation, **settings)
                 seconds = time.perf_counter() - begun
                 outcomes[name] = _evaluate(data, ensemble.predict, seconds)  # pyright: ignore[reportArgumentType]
                 bar.update()
@@ -125,6 +129,16 @@ def run(out: Path, seeds: int = 3, map_to: Path | None = None, progress: bool = 
 def over_seeds(seeds: int) -> str:
     """Say what the numbers of a table are."""
     return "One seed" if seeds == 1 else f"Mean ± standard deviation over {seeds} seeds"
+
+
+def _held_out(data: digits.Digits) -> tuple[digits.Digits, list[tuple[Tensor, Tensor]]]:
+    """Take validation data, clean and ambiguous, from the test digits; return what is left, and the batches."""
+    parts = ((data.clean, data.clean_labels), (data.ambiguous, data.ambiguous_labels))
+    validation = [(images[:VALIDATION], labels[:VALIDATION]) for images, labels in parts]
+    (clean, clean_labels), (ambiguous, ambiguous_labels) = ((x[VALIDATION:], y[VALIDATION:]) for x, y in parts)
+    rest = {"clean": clean, "clean_labels": clean_labels}
+    rest |= {"ambiguous": ambiguous, "ambiguous_labels": ambiguous_labels}
+    return replace(data, **rest), validation
 
 
 def _alone(network: nn.Module) -> Predict:
