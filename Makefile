@@ -14,14 +14,14 @@ help:
 	@echo "make test      install, then ruff, pyright and all tests"
 	@echo "make setup     a .venv with everything for development"
 	@echo "make data      fetch the real data sets that can be had, and say what is left to do by hand"
-	@echo "make figures   make the pictures of the README and the docs anew"
+	@echo "make figures   draw the pictures of the README and the docs again"
 	@echo "make tables    put the tables of docs/results in the README and the docs, and measure that of the demo"
 	@echo "make taps      measure what taps add to the time of a prediction"
 	@echo "make docs      build the documentation site in site/"
 	@echo "make evaluate  compare every method on CIFAR-10 and DirtyMNIST (needs the real data; an hour)"
 	@echo "make results   compare, reproduce the paper for two cores, write docs/results (needs the real data; three hours)"
-	@echo "make bench     measure what it costs and write docs/speed.md (twenty minutes, with nothing beside it)"
-	@echo "make defaults  measure the table that decided the default recipe (needs the real data)"
+	@echo "make bench     measure what it costs and write docs/speed.md (twenty minutes, on a machine with nothing else to do)"
+	@echo "make defaults  measure the tables that decided the default recipe (needs the real data)"
 
 # torch first and pinned: anything that asks for it later then finds it there.
 $(VENV)/.torch: constraints.txt

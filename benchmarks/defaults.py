@@ -91,7 +91,10 @@ def heads_for(data: Data, repel_on: str, recipe: Recipe) -> tuple[repulse.Heads,
     where = None if recipe.space == "none" else data[repel_on][:, :width]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FitWarning)  # the paper's training has not converged, and the table shows it
-        heads = repulse.fit_heads(data["train"][:, :width], data["labels"], where, recipe, taps=taps, progress=False)
+        start = data["weight"], data["bias"]
+        heads = repulse.fit_heads(
+            data["train"][:, :width], data["labels"], where, recipe, start=start, taps=taps, progress=False
+        )
     return heads, width
 
 

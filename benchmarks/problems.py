@@ -32,8 +32,7 @@ def _data(features: NetworkFeatures, repelled: dict[str, str], parts: Data) -> D
     view = features.view("auto")
     made = {"train": view.train, "labels": features.images.targets, **view.outside, **parts}
     made |= {name: view.repulsion[where] for name, where in repelled.items()}
-    weight, bias = (part.detach() for part in features.backbone.weights)
-    return {**made, "weight": weight, "bias": bias, "taps": torch.tensor(view.taps)}
+    return {**made, "weight": view.network.weight, "bias": view.network.bias, "taps": torch.tensor(view.taps)}
 
 
 def cifar(place: Place) -> Data:

@@ -11,6 +11,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import repulse
+from repulse import baselines
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -36,6 +37,7 @@ def names():
         "model": model,
         "train_loader": loader,
         "validation_loader": loader,
+        "test_loader": loader,
         "other_loader": [images, images],
         "other_images_loader": [images, images],
         "images": images,
@@ -56,11 +58,12 @@ def names():
 def test_code_on_the_pages_runs(code, names, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)  # some of it writes files
     monkeypatch.setattr("repulse.particles.loop.MIN_STEPS", 20)
-    known = dict(repulse.baselines.METHODS)
-    monkeypatch.setattr(repulse.baselines.registry, "METHODS", known)  # a page that registers a method leaves no trace
+    known = dict(baselines.METHODS)
+    monkeypatch.setattr("repulse.baselines.registry.METHODS", known)  # a page that registers a method leaves no trace
     if 'task="regression"' in code:
         names["model"] = nn.Sequential(nn.Linear(3, 8), nn.ReLU(), nn.Linear(8, 1))
         names["loader"] = [(names["x"], names["x"][:, 0])]
+        names["validation_rows"] = [(names["x"].flip(0), names["x"].flip(0)[:, 0])]
     if "ensemble." in code.split("ensemble =")[0]:
         names["ensemble"] = repulse.retrofit(names["model"], names["train_loader"], progress=False)
     exec(code, names)

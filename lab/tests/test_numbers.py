@@ -87,4 +87,5 @@ def test_the_tables_of_an_experiment_are_those_of_its_numbers(folder):
 def test_pages_show_the_numbers_of_the_results(page, name):
     (wanted,) = [text() for where, what, text in tables_script().pages() if (where, what) == (page, name)]
     found = re.search(rf"<!-- {name} -->\n(.*?)<!-- end of {name} -->", page.read_text(encoding="utf-8"), re.DOTALL)
-    assert found is None or found[1].strip() == wanted.strip()
+    assert found is not None, f"{page.name} has no place for the table {name}"
+    assert found[1].strip() == wanted.strip()

@@ -302,8 +302,42 @@ def test_our_heads_under_the_contract_are_fit_heads():
     from repulse import Recipe, fit_heads
 
     method = baselines.build("repulse", baselines.Resources(LAYER, 3 * QUERIES, 0, 4)).fit(FEATURES, TARGETS)
-    heads = fit_heads(FEATURES, TARGETS, 3 * QUERIES, Recipe(seed=4), classes=4, progress=False)
+    start, recipe = (LAYER.weight, LAYER.bias), Recipe(seed=4)
+    heads = fit_heads(FEATURES, TARGETS, 3 * QUERIES, recipe, classes=4, start=start, progress=False)
     assert torch.equal(method.score(QUERIES), heads.predict(QUERIES).epistemic)
+    assert torch.equal(method.heads.network_weight, LAYER.weight)
+
+
+def test_our_heads_calibrated_are_fitted_with_validation_data():
+    from repulse import Recipe, fit_heads
+    from repulse.baselines import LastLayerEnsemble
+
+    recipe, start = Recipe(epochs=20, tap_scale=0.2), (LAYER.weight, LAYER.bias)
+    generator = torch.Generator().manual_seed(8)
+    validation = [
+        (torch.randn(1200, 5, generator=generator), torch.randint(4, (1200,), generator=generator)) for _ in range(2)
+    ]
+    method = LastLayerEnsemble(4, recipe, 3 * QUERIES, layer=LAYER).fit(FEATURES, TARGETS)
+    for known in (*validation, validation[0]):  # whatever was known before
+        method.calibrate(*known)
+        heads = fit_heads(
+            FEATURES, TARGETS, 3 * QUERIES, recipe, classes=4, start=start, validation=known, progress=False
+        )
+        assert torch.equal(method.predict(QUERIES).log_probs, heads.predict(QUERIES).log_probs)
+    with pytest.raises(DataError, match="`targets` to be classes from 0 to 3"):
+        method.calibrate(FEATURES, TARGETS + 4)
+    with pytest.raises(DataError, match="to be fitted first"):
+        LastLayerEnsemble(4, recipe).calibrate(FEATURES, TARGETS)
+
+
+def test_heads_that_stay_as_fitted_are_not_calibrated():
+    from repulse import Recipe
+    from repulse.baselines import LastLayerEnsemble
+
+    method = LastLayerEnsemble(4, Recipe(epochs=5, centre="heads"), 3 * QUERIES, layer=LAYER).fit(FEATURES, TARGETS)
+    before = method.score(QUERIES)
+    assert not method.calibrates
+    assert torch.equal(before, method.calibrate(FEATURES, TARGETS.roll(1)).score(QUERIES))
 
 
 def test_settings_that_make_no_sense_are_refused():

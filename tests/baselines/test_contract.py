@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import pkgutil
 import sys
 from dataclasses import dataclass
@@ -16,7 +17,6 @@ from repulse.baselines import (
     DeepEnsemble,
     LastLayer,
     LastLayerEnsemble,
-    Method,
     Predictor,
     RepulsiveDeepEnsemble,
     Resources,
@@ -266,8 +266,19 @@ def test_attributes_say_what_it_is(name, fitted):
     assert method.takes == ("inputs" if name in WHOLE else "features")
     assert method.seconds > 0
     assert isinstance(method, Predictor)
-    changed = type(method).calibrate is not Method.calibrate
-    assert method.calibrates == changed
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_calibrating_changes_what_calibrates_and_nothing_else(name, fitted):
+    method, x = copy.deepcopy(fitted(name)), blobs(30, seed=4)[0]
+    before = method.predict_and_score(x)
+    features, targets = blobs(60, seed=3)
+    prediction, scores = method.calibrate(features, targets.roll(1)).predict_and_score(x)  # as wrong as can be
+    assert torch.equal(before[0].log_probs, prediction.log_probs) != method.calibrates
+    assert method.calibrates or torch.equal(before[1], scores)
+    assert method.calibrates == (name in ("MAP + temperature", "SNGP", "repulse"))
+    if method.calibrates:  # less certain than before
+        assert prediction.probs.amax(dim=1).mean() < before[0].probs.amax(dim=1).mean()
 
 
 def test_what_uses_repulsion_samples_changes_with_them(resources):
@@ -275,14 +286,6 @@ def test_what_uses_repulsion_samples_changes_with_them(resources):
     for name, kind in baselines.METHODS.items():
         first, second = (made(name, one).fit(*blobs(60)).score(far(5)) for one in (resources, other))
         assert torch.equal(first, second) != kind.uses_repulsion, name
-
-
-def test_calibrating_what_does_not_calibrate_changes_nothing(fitted):
-    knn, x = fitted("KNN"), far(5)
-    before = knn.predict_and_score(x)
-    prediction, scores = knn.calibrate(*blobs(30, seed=3)).predict_and_score(x)
-    assert torch.equal(before[0].log_probs, prediction.log_probs)
-    assert torch.equal(before[1], scores)
 
 
 def test_a_method_is_listed_by_its_class_alone(resources, monkeypatch):

@@ -233,6 +233,27 @@ def bench(
     typer.echo(f"{reports.machine_of(shown)}\nWritten to {out}.")
 
 
+@app.command()
+def defaults(
+    names: Annotated[list[str] | None, typer.Argument(help="Problems, or all.", show_default=False)] = None,
+    seeds: Annotated[int, typer.Option(min=1, help="Repeats with another split, network and fit.")] = 3,
+    methods: Annotated[str, typer.Option(help="Names of methods, separated by semicolons, or all.")] = "all",
+    data: Annotated[Path | None, typer.Option(help="Folder of the data sets; else that in REPULSE_DATA.")] = None,
+    out: Annotated[Path, typer.Option(help="Folder for rows, tables and trained networks.")] = Path("defaults"),
+    label: Annotated[str, typer.Option(help="Names the state of the library: its rows are kept apart.")] = "now",
+    against: Annotated[str | None, typer.Option(help="An earlier label, to be shown next to this one.")] = None,
+    list_: Annotated[bool, typer.Option("--list", help="Show the problems, and end.")] = False,
+) -> None:
+    """Measure the default on many problems, and check what it promises: never worse than the network.
+
+    Each row (problem, seed, method) is kept as soon as it is known: the same command goes on where it was stopped.
+    Networks are trained once and kept. Writes `OUT/LABEL/table.md` and one table per problem.
+    """
+    from repulse_lab.defaults.command import measure_defaults
+
+    measure_defaults(names or [], seeds, methods, data, out, label, against, list_)
+
+
 def main() -> None:
     """Entry point: errors of the library become one sentence and exit code 2."""
     try:

@@ -163,7 +163,7 @@ def images():
 @pytest.fixture
 def place(images, tmp_path, monkeypatch):
     """A place in which these images are CIFAR-10 and two tiny networks the published ones."""
-    monkeypatch.setattr("repulse.particles.loop.LEAST_STEPS", 60)
+    monkeypatch.setattr("repulse.particles.loop.MIN_STEPS", 60)
     monkeypatch.setattr(corrupted, "KINDS", FEW)
     monkeypatch.setitem(problems.PROBLEMS, "cifar10", tiny_problem(images, network_of, "cifar10"))
     return Place(tmp_path / "data", tmp_path / "keep")
@@ -349,6 +349,7 @@ def mapped(monkeypatch, tmp_path):
         LazyFeatures({}),
         0,
         lambda: layers[0],
+        layers[0],
     )
     monkeypatch.setattr(uncertainty_map, "fit_method", lambda about, place: (Trial(Members(layers), images, view), 0.0))
     found = [uncertainty_map.map_uncertainty({"seed": s, "method": "DE-2"}, Place(tmp_path, tmp_path)) for s in (0, 1)]

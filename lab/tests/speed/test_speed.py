@@ -464,7 +464,7 @@ def test_the_page_is_filled_by_the_command_and_by_nothing_quick(monkeypatch, tmp
     monkeypatch.setattr(sys, "argv", ["speed.py", "--results", str(tmp_path)])
     with pytest.raises(SystemExit) as ended:
         runpy.run_path(str(ROOT / "benchmarks" / "speed.py"), run_name="__main__")
-    assert ended.value.code == "Measured with --quick, which is no result: fit. Run `repulse bench` without."
+    assert ended.value.code == "Measured with --quick, which is no result: fit. Run `repulse-lab bench` without."
     assert (ROOT / "docs" / "speed.md").read_text() == page
 
 

@@ -36,7 +36,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::repulse.FitWarning")
 @pytest.fixture
 def registered(monkeypatch):
     """A tiny problem and an evaluation on it; fits of few steps, for what heads learn is tested elsewhere."""
-    monkeypatch.setattr("repulse.particles.loop.LEAST_STEPS", 120)
+    monkeypatch.setattr("repulse.particles.loop.MIN_STEPS", 120)
     images = light_and_static()
     problem = tiny_problem(images, lambda name: trained_network(images, int(name == "resnet32")))
     monkeypatch.setitem(problems.PROBLEMS, "tiny", problem)

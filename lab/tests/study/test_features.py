@@ -73,6 +73,9 @@ def test_one_view_has_the_logits_of_the_network_the_other_scaled_taps_and_a_laye
         torch.testing.assert_close(view.layer(found), features.network(images.prepared(pixels)).detach())
     assert view.taps == 0
     last, view = view, features.view("auto")
+    assert last.network is last.layer
+    own = view.network(view.test[:, : last.test.shape[1]])  # the network itself, in the units of the scaled features
+    torch.testing.assert_close(own, last.layer(last.test), atol=1e-4, rtol=1e-4)
     width = last.train.shape[1]
     assert view.taps == view.train.shape[1] - width == view.layer.weight.shape[1] - width > 0
     torch.testing.assert_close(view.train.mean(dim=0), torch.zeros(width + view.taps), atol=1e-4, rtol=0)

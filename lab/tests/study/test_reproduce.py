@@ -124,7 +124,7 @@ def test_a_network_that_is_trained_has_the_seed_of_its_cell(tmp_path: Path):
 def test_keys_see_the_code_of_the_method_alone():
     own = "repulse.baselines."
     assert code_of("DDU") == (f"{own}ddu", f"{own}_gaussians", f"{own}detector")
-    assert code_of("fs-RLL-E") == (f"{own}heads",)
+    assert code_of("fs-RLL-E") == (f"{own}heads", f"{own}last_layer")
     assert code_of("SNGP")[0] == f"{own}sngp"
     assert code_of("DE-5") == ("repulse.baselines.deep_ensemble",)
 
@@ -147,6 +147,7 @@ def test_cells_measure_and_deep_ensembles_are_those_of_their_members(place: Plac
     last = sum(weights.numel() for weights in features.backbone.weights)
     assert (found["MAP"]["parameters"], found["DE-2"]["parameters"]) == (plain, 2 * plain)
     assert found["LL-E"]["parameters"] == plain + 9 * last  # ten heads instead of one
+    assert found["ours"]["parameters"] > plain + 10 * last  # ten heads, around the last layer
     assert "parameters" not in found["DDU"]
     for key in ("accuracy", "nll", "ece"):  # both members are the same network here
         assert found["DE-2"][key] == pytest.approx(found["MAP"][key], abs=1e-4)

@@ -7,9 +7,13 @@ from typing import TypeVar
 
 from torch import Tensor
 
+from repulse.baselines import _checks
 from repulse.baselines.contract import Method
+from repulse.baselines.last_layer import LastLayer
 from repulse.baselines.registry import register
 from repulse.baselines.resources import Resources
+from repulse.particles.calibrate import recentre
+from repulse.particles.centred import CentredHeads
 from repulse.particles.fit import fit_heads
 from repulse.particles.heads import Heads
 from repulse.prediction import Prediction
@@ -22,17 +26,22 @@ H = TypeVar("H", bound="LastLayerEnsemble")
 class LastLayerEnsemble(Method):
     """Fit heads by `repulse.fit_heads`; score by their mutual information.
 
+    With `centre="network"` in the recipe, heads are put around the network's last layer as it is; if there are data
+    that it has not seen, pass them to `calibrate`.
+
     Args:
         outputs: number of classes.
         recipe: how to fit.
         repulsion: features of the repulsion samples, `(M, d)`, or None.
         taps: number of columns of the features, the last ones, that are taps.
+        layer: the network's own last layer, which sees the first features; None puts heads around their own mean.
     """
 
     outputs: int
     recipe: Recipe = field(default_factory=Recipe)
     repulsion: Tensor | None = None
     taps: int = 0
+    layer: LastLayer | None = None
     heads: Heads = field(init=False, repr=False)
 
     name = "last-layer ensemble"
@@ -53,9 +62,27 @@ class LastLayerEnsemble(Method):
         return self.outputs
 
     def _fit(self, features: Tensor, targets: Tensor) -> None:
+        start = None if self.layer is None else (self.layer.weight, self.layer.bias)
         self.heads = fit_heads(
-            features, targets, self.repulsion, self.recipe, classes=self.outputs, taps=self.taps, progress=False
+            features,
+            targets,
+            self.repulsion,
+            self.recipe,
+            classes=self.outputs,
+            start=start,
+            taps=self.taps,
+            progress=False,
         )
+        self.calibrates = isinstance(self.heads, CentredHeads)
+
+    def calibrate(self: H, features: Tensor, targets: Tensor) -> H:
+        """Choose the centre of the fitted heads on these samples; heads that were left as fitted stay so."""
+        _checks.check_fitted(self)
+        _checks.check_features(self, features)
+        _checks.check_targets(self, features, targets)
+        if isinstance(self.heads, CentredHeads):
+            recentre(self.heads, (features.detach(), targets.long()))
+        return self
 
     def _predict(self, features: Tensor) -> Prediction:
         return self.heads.predict(features)
@@ -95,4 +122,5 @@ class DefaultHeads(LastLayerEnsemble):
 
     name = "repulse"
     uses_repulsion = True
+    calibrates = True
     seconds = 25.0

@@ -116,12 +116,29 @@ def centre_classes(
     centre = Centre(1.0 if network is not None else 0.0)
     made = CentredHeads.around(heads, view.distances, release, network, centre, heads.task)
     if validation is not None:
-        features, targets = validation
-        parts = [made.uncentred(part) for part in row_chunks(features)]
-        outputs = torch.cat([part[0] for part in parts], dim=1)
-        logits = None if network is None else torch.cat([part[1] for part in parts])  # pyright: ignore
-        made.centre = choose_centre(logits, outputs, torch.cat([part[2] for part in parts]), targets)
+        _choose_centre(made, validation)
     return made
+
+
+@torch.no_grad()
+def recentre(heads: CentredHeads, validation: Validation) -> None:
+    """Choose the centre of a classifier's heads again, in place, and the release if there are enough rows.
+
+    The result is that of a fit with the same validation data and the same `tap_scale`. With fewer rows than quantiles
+    need, the release stays as it is.
+    """
+    if len(validation[0]) >= ENOUGH:
+        release = Release.of(torch.cat([heads.distances.mean_squares(part) for part in row_chunks(validation[0])]))
+        heads.release_quantiles, heads.release_largest = release.quantiles, release.largest
+    _choose_centre(heads, validation)
+
+
+def _choose_centre(heads: CentredHeads, validation: Validation) -> None:
+    features, targets = validation
+    parts = [heads.uncentred(part) for part in row_chunks(features)]
+    outputs, release = torch.cat([part[0] for part in parts], dim=1), torch.cat([part[2] for part in parts])
+    logits = [part[1] for part in parts if part[1] is not None]
+    heads.centre = choose_centre(torch.cat(logits) if logits else None, outputs, release, targets)
 
 
 def assume_noise(

@@ -175,7 +175,7 @@ class Learner:
             recipe = RECIPES[self.method].replace(**self.about["heads"].get(self.method, {}), seed=seed)
             recipe = recipe.replace(epochs=steps // max(len(numbers) // recipe.batch_size, 1))
             outside = seen[self._unlabelled(indices, seed)] if self.method in REPELLED else None
-            method = LastLayerEnsemble(CLASSES, recipe, outside)
+            method = LastLayerEnsemble(CLASSES, recipe, outside, layer=layer)
         else:
             method = {"MAP": MAP, "DDU": DDU}[self.method](layer)
         return method.fit(seen[numbers], labels)

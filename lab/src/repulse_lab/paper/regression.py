@@ -3,15 +3,17 @@
 A perceptron with two outputs, mean and log-variance, is the network; five of them are the deep ensemble; heads stand on
 the features of the first. A sixth of the training rows is held out from all networks: they stop where its likelihood is
 best. Heads see features of rows that the network was fitted to, where residuals are smaller than they will be, and so
-they predict too little noise. Two cures need nothing but held-out rows: give `noise=` the residual of the network
-there, or multiply the variances that heads predict by the one factor that suits those rows best.
+they predict too little noise. Cures need nothing but held-out rows: give them as `validation=`, which is the default
+recipe as it is meant; give `noise=` the residual of the network there; or multiply the variances that heads predict by
+the one factor that suits those rows best.
 """
 
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,7 @@ from torch import Tensor
 
 from repulse import metrics
 from repulse._files import write_whole
+from repulse.errors import FitWarning
 from repulse.evaluation.compare import INSIDE
 from repulse.evaluation.table import Column, Table
 from repulse.particles.fit import fit_heads
@@ -42,12 +45,13 @@ REPULSION = "box and mixtures"
 RECIPES: dict[str, tuple[Recipe, str]] = {
     "LL-E": (LL_E, ""),
     "fs-RLL-E": (FS_RLL_E, ""),
-    "repulse": (Recipe(), ""),
+    "repulse": (Recipe(), "validation"),
     "repulse, fixed noise": (Recipe(), "noise"),
     "repulse, rescaled": (Recipe(), "factor"),
     "repulse, rescaled, stronger": (Recipe(), "stronger"),
 }
-"""Recipe, and what is learnt from the held-out rows: the noise, or a factor on it (then perhaps with more strength)."""
+"""Recipe, and what is learnt from the held-out rows: all that `validation` decides, the noise alone, or a factor on it
+(then perhaps with more strength)."""
 STRONGER = 500
 """Strength times training rows, at most 1: the exact posterior has 1, and few rows leave more to doubt."""
 METHODS = ("MAP", "DE-5", *RECIPES)
@@ -187,7 +191,7 @@ def _features(members: Heads, x: Tensor) -> Tensor:
 
 
 def _heads(members: Heads, rows: Rows, recipe: Recipe, learnt: str, seed: int) -> Predict:
-    """Fit heads on the first perceptron; where a factor is learnt, only to the rows that are not held out."""
+    """Fit heads on the first perceptron; held-out rows that are validation data, or decide a factor, are left out."""
     x, y, held = rows.x["train"], rows.y["train"], rows.held
     generator = torch.Generator().manual_seed(seed)
     some = x[torch.randint(len(x), (2000,), generator=generator)]
@@ -199,9 +203,15 @@ def _heads(members: Heads, rows: Rows, recipe: Recipe, learnt: str, seed: int) -
     if learnt == "stronger":
         recipe = recipe.replace(strength=min(1.0, STRONGER / len(x)))
     factored = learnt in ("factor", "stronger")
-    kept = ~held if factored else torch.ones_like(held)
+    kept = ~held if factored or learnt == "validation" else torch.ones_like(held)
     far = _features(members, outside) if recipe.space == "function" else None
-    heads = fit_heads(_features(members, x)[kept], y[kept], far, recipe, progress=False)
+    features, start = _features(members, x), (members.weights[-1][0], members.biases[-1][0])
+    validation = (features[held], y[held]) if learnt == "validation" else None
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FitWarning)  # of rows without validation data, which the table compares
+        heads = fit_heads(
+            features[kept], y[kept], far, recipe, start=start, validation=validation, inputs=x[kept], progress=False
+        )
 
     def predict(part: Tensor) -> RegressionPrediction:
         found = heads.predict(_features(members, part))
@@ -216,7 +226,7 @@ def _heads(members: Heads, rows: Rows, recipe: Recipe, learnt: str, seed: int) -
 
 def rescaled(prediction: RegressionPrediction, factor: float) -> RegressionPrediction:
     """Return the same means, with every member's variance multiplied."""
-    return RegressionPrediction(prediction.means, prediction.variances * factor)
+    return replace(prediction, variances=prediction.variances * factor)
 
 
 def best_factor(prediction: RegressionPrediction, targets: Tensor) -> float:
@@ -227,7 +237,8 @@ def best_factor(prediction: RegressionPrediction, targets: Tensor) -> float:
 
 def _judge(prediction: RegressionPrediction, rows: Rows, part: str, prefix: str) -> dict[str, float]:
     """Compute metrics in the units of the table."""
-    in_units = RegressionPrediction(prediction.means * rows.scale + rows.shift, prediction.variances * rows.scale**2)
+    means, variances = prediction.means * rows.scale + rows.shift, prediction.variances * rows.scale**2
+    in_units = replace(prediction, means=means, variances=variances)
     targets = rows.y[part] * rows.scale + rows.shift
     return {
         f"{prefix}rmse": metrics.rmse(in_units, targets),
@@ -265,8 +276,9 @@ def plan(options: RunOptions) -> Plan:
                     cells.append(Cell(job, {**labels, "repulsion": where, "seed": split}))
     notes = [
         "Seeds are the standard splits; heads repel on a box around the data, and between its rows.",
-        "A sixth of the training rows is held out: networks stop by it, and the rows fixed noise and rescaled learn "
-        "the noise from it. Other heads are fitted to all training rows. Stronger: the strength is "
+        "A sixth of the training rows is held out: networks stop by it, repulse has it as validation data, and the "
+        "rows fixed noise and rescaled learn the noise from it. LL-E, fs-RLL-E and heads with fixed noise are fitted "
+        "to all training rows. Stronger: the strength is "
         f"min(1, {STRONGER} / rows).",
         "Gap: the middle third of the rows along the first principal component is cut out, and judged apart.",
     ]

@@ -6,6 +6,7 @@ A prediction is only done when its probabilities and both uncertainties have bee
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Iterator
 
 import torch
@@ -13,6 +14,8 @@ from torch import Tensor, nn
 
 from repulse.backbone import split
 from repulse.ensemble import Ensemble
+from repulse.errors import FitWarning
+from repulse.particles.fit import fit_heads
 from repulse.particles.heads import Heads
 from repulse.particles.tasks import Classification
 from repulse.prediction import Prediction
@@ -84,10 +87,20 @@ def bare(network: nn.Module, x: Tensor) -> Run:
 
 
 def predicting(network: nn.Module, x: Tensor, recipe: Recipe) -> Run:
-    """Return a prediction by an ensemble on the network, whose heads need not be fitted to be timed."""
+    """Return a prediction by an ensemble on the network; its heads are those of the recipe, fitted to noise."""
     backbone = split(network, x[:4], layers=recipe.layers)
-    generator = torch.Generator().manual_seed(0)
-    ensemble = Ensemble(backbone, Heads(recipe.heads, backbone.width, Classification(10), generator=generator))
+    noise = torch.randn(2 * backbone.width, backbone.width, generator=torch.Generator().manual_seed(0))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FitWarning)  # what they predict does not matter
+        heads = fit_heads(
+            noise,
+            torch.arange(len(noise)) % 10,
+            recipe=recipe.replace(space="none", epochs=1),
+            start=backbone.weights,
+            taps=backbone.width - backbone.penultimate,
+            progress=False,
+        )
+    ensemble = Ensemble(backbone, heads)
     return lambda: read(ensemble.predict(x))
 
 

@@ -60,14 +60,17 @@ def networks_of(about: Mapping[str, Any]) -> list[tuple[Mapping[str, Any], int]]
 
 
 def _parameters(trial: Trial, about: Mapping[str, Any], place: Place) -> float:
-    """Count those of the networks and of heads instead of their last layer; NaN for methods that store other things."""
+    """Count those of the networks and of heads instead of their last layer; NaN for methods that store other things.
+
+    Heads around the network keep its last layer, and the axes along which they measure distances: these count too.
+    """
     if trial.method.takes == "inputs":
         return math.nan
     features = [features_of(about["problem"], *network, place) for network in networks_of(about)]
     count = sum(weights.numel() for each in features for weights in each.network.parameters())
     if isinstance(trial.method, LastLayerEnsemble):
         last = sum(weights.numel() for weights in features[0].backbone.weights)
-        return count - last + sum(weights.numel() for weights in trial.method.heads.parameters())
+        return count - last + sum(weights.numel() for weights in trial.method.heads.state_dict().values())
     return count if about["method"] == "MAP" or "members" in about else math.nan
 
 
@@ -89,7 +92,7 @@ def _method(about: Mapping[str, Any], view: View, classes: int) -> Method:
     repelled = view.repulsion[about["repulsion"]] if about.get("repulsion") else None
     if about["method"] in NAMED:
         recipe = NAMED[about["method"]].replace(**about.get("recipe", {}), seed=about["seed"])
-        return LastLayerEnsemble(classes, recipe, repelled, view.taps)
+        return LastLayerEnsemble(classes, recipe, repelled, view.taps, view.network)
     return build(about["method"], Resources(view.layer, repelled, view.taps, about["seed"]))
 
 
@@ -125,7 +128,7 @@ def joined(views: Sequence[View]) -> tuple[Members, View]:
     layers = [view.layer for view in views]
     outside = {name: torch.cat([view.outside[name] for view in views], dim=1) for name in views[0].outside}
     test = torch.cat([view.test for view in views], dim=1)
-    return Members(layers), View(test[:0], test, outside, LazyFeatures({}), 0, lambda: layers[0])
+    return Members(layers), View(test[:0], test, outside, LazyFeatures({}), 0, lambda: layers[0], layers[0])
 
 
 def _repulsive_deep_ensemble(about: Mapping[str, Any], place: Place) -> tuple[Trial, float]:

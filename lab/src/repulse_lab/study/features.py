@@ -64,6 +64,7 @@ class View:
         repulsion: features of the sets to repel on.
         taps: number of columns, the last ones, that are taps.
         make_layer: function that gives the last layer on these features, the network's own or one that is fitted.
+        network: the network's own last layer, which sees the features but not the taps.
     """
 
     train: Tensor
@@ -72,6 +73,7 @@ class View:
     repulsion: LazyFeatures
     taps: int
     make_layer: Callable[[], LastLayer]
+    network: LastLayer
 
     @cached_property
     def layer(self) -> LastLayer:
@@ -155,6 +157,9 @@ class NetworkFeatures:
 
     def _make_view(self, layers: str) -> View:
         images, change = self.images, self.transform(layers)
+        network = LastLayer(*(part.detach() for part in self.backbone.weights))
+        if isinstance(change, Scaling):
+            network = _in_units_of(change, network)
         train, test = change(self.of(images.train)), change(self.of(images.test))
         taps = train.shape[1] - self.backbone.penultimate
 
@@ -163,13 +168,18 @@ class NetworkFeatures:
             return change(self.of(self._some, x) if isinstance(x, Source) else self.of(x))
 
         def layer() -> LastLayer:
-            if not taps:
-                return LastLayer(*(part.detach() for part in self.backbone.weights))
-            return LastLayer.fit(train, images.targets, self.backbone.outputs, taps)
+            return LastLayer.fit(train, images.targets, self.backbone.outputs, taps) if taps else network
 
         outside = {name: change(self.of(x)) for name, x in images.outside.items()}
         repulsion = LazyFeatures({name: partial(repelled, name) for name in images.repulsion})
-        return View(train, test, outside, repulsion, taps, layer)
+        return View(train, test, outside, repulsion, taps, layer, network)
+
+
+def _in_units_of(scaling: Scaling, layer: LastLayer) -> LastLayer:
+    """Return the layer with the same logits on scaled features: `W x + b = (W s) (x - m) / s + (b + W m)`."""
+    width = layer.weight.shape[1]
+    shift, scale = scaling.shift[:width], scaling.scale[:width]
+    return LastLayer(layer.weight * scale, layer.bias + layer.weight @ shift)
 
 
 def _seconds(about: Mapping[str, Any]) -> float:

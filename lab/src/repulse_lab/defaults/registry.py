@@ -1,0 +1,33 @@
+"""All problems, which of them may decide the default, and which are kept back.
+
+| role | data sets | why |
+|---|---|---|
+| choosing | CIFAR-10, MNIST, scikit-learn digits, CLINC150, two moons, breast cancer, wine, a synthetic table, \
+UCI concrete and yacht | settings of the default were compared on them: it is tuned to what it reaches here |
+| reporting | pets, spoken digits, GoEmotions, iris, UCI energy and power plant | no setting was compared on them: \
+a user may expect what it reaches here |
+
+A data set has one role, whatever the network: both ResNets see the same CIFAR-10.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from repulse.errors import check_choice
+from repulse_lab.defaults import images, sounds, tables, texts
+from repulse_lab.defaults.problem import Problem
+
+PROBLEMS: dict[str, Problem] = {
+    problem.name: problem for problem in (*tables.PROBLEMS, *sounds.PROBLEMS, *images.PROBLEMS, *texts.PROBLEMS)
+}
+"""Every problem by its name, cheap ones first."""
+
+
+def chosen(names: Sequence[str]) -> list[Problem]:
+    """Return the problems of these names, in their order; all of them for "all" or no name."""
+    if not names or "all" in names:
+        return list(PROBLEMS.values())
+    for name in names:
+        check_choice("problem", name, PROBLEMS)
+    return [PROBLEMS[name] for name in dict.fromkeys(names)]
