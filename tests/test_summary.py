@@ -35,7 +35,7 @@ def plain_heads(*weights: torch.Tensor, task=None) -> Heads:
 
 def made(**changes) -> Summary:
     good = {"accuracy": 0.9, "nll": 0.3, "ece": 0.02, "aurc": 0.01}
-    whole = Summary("validation", 100, good, good, {"data": 0.1, "repulsion": 0.4}, 0.9, "the mean is the network's")
+    whole = Summary("validation", 5000, good, good, {"data": 0.1, "repulsion": 0.4}, 0.9, "the mean is the network's")
     return dataclasses.replace(whole, **changes)
 
 
@@ -106,6 +106,13 @@ def test_an_ensemble_that_is_worse_is_warned_about(name, within, worse, word):
     with pytest.warns(FitWarning, match=word):
         summary.warn()
     assert f"! {message}" in str(summary)
+
+
+def test_few_rows_cannot_tell():
+    """Of 80 rows the margins are five times as wide: one row that changed sides is not worth a word."""
+    network = made().network
+    assert made(samples=80, ensemble={**network, "accuracy": 0.876}).warnings() == []
+    assert len(made(samples=80, ensemble={**network, "accuracy": 0.874}).warnings()) == 1
 
 
 def test_errors_of_a_regression_are_relative_to_the_network_s():

@@ -26,6 +26,9 @@ MAX_ROWS = 5000
 WORSE = {"accuracy": 0.005, "nll": 0.02, "ece": 0.01, "rmse": 0.02}
 """By how much the ensemble may be worse than the network before a warning says so; RMSE relative to the network's."""
 
+MANY_ROWS = 2000
+"""Rows from which on these margins hold; for fewer they are as much wider as the standard error of a mean is."""
+
 SEPARATED = 0.6
 """AUROC of repulsion samples below which they look like the data."""
 
@@ -57,13 +60,14 @@ class Summary:
     def warnings(self) -> list[str]:
         """Return in words what should not pass silently."""
         found = []
+        wider = max(1.0, math.sqrt(MANY_ROWS / max(self.samples, 1)))
         judged = WORSE if self.data == "validation" else {}  # of its training data a network knows more than heads may
         for name, margin in judged.items():
             if name not in self.network:
                 continue
             before, after = self.network[name], self.ensemble[name]
             loss = before - after if name == "accuracy" else after - before
-            if loss > (margin * before if name == "rmse" else margin):
+            if loss > wider * (margin * before if name == "rmse" else margin):
                 found.append(
                     f"On {self.data} data the ensemble has {_name(name)} {after:.3g} where the network alone has "
                     f"{before:.3g}: it is worse than the network there."
