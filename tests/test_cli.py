@@ -110,6 +110,7 @@ class Cells(HTMLParser):
             self.rows[-1][-1] += data
 
 
+@pytest.mark.filterwarnings("ignore::repulse.FitWarning")  # some variant is worse than the network
 def test_demo(tmp_path):
     """One run, because it takes a while: what it prints, writes and shows agrees."""
     out = tmp_path / "new"

@@ -280,6 +280,7 @@ class Remembers(nn.Module):
         return self.fc((self.inside(x) * self.table).tanh())
 
 
+@pytest.mark.filterwarnings("ignore::repulse.FitWarning")  # nine rows of noise
 def test_a_network_that_remembers_a_pass_can_still_be_trained():
     model, x = Remembers(), torch.randn(9, 4)
     ensemble = retrofit(model, [(x, torch.arange(9) % 3)], repulsion=None, recipe=QUICK, progress=False)
