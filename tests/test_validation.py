@@ -145,8 +145,8 @@ def test_given_repulsion_data_is_mixed_with_synthetic_samples(share, tmp_path):
     assert torch.equal(ensemble(X), again(X))
 
 
-def test_few_given_samples_are_all_taken():
-    assert repelled_on(repulsion=[10 + X[:5]], recipe=QUICK.replace(synthetic_share=0.5)) == 20 + 5
+def test_few_given_samples_are_all_taken_and_not_outnumbered():
+    assert repelled_on(repulsion=[10 + X[:5]], recipe=QUICK.replace(synthetic_share=0.5)) == 5 + 5
 
 
 def test_sources_and_features_are_not_mixed():

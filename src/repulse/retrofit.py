@@ -202,9 +202,10 @@ def _check_first(name: str, target: Tensor, outputs: int, recipe: Recipe) -> Non
 def _targets(name: str, features: Features, single: bool) -> Tensor:
     """Return targets as the fit wants them: those of a single logit may be floats, in a column."""
     targets = features.targets
+    if targets.shape[1:] == (1,) and (single or targets.is_floating_point()):
+        targets = targets.squeeze(1)
     if not single:
         return targets
-    targets = targets.squeeze(1) if targets.ndim == 2 and targets.shape[1] == 1 else targets
     if not bool(((targets == 0) | (targets == 1)).all()):
         wanted = "0 or 1 for a classifier with one logit (for regression say `Recipe(task='regression')`)"
         raise DataError(expected(name, wanted, f"values from {targets.min():g} to {targets.max():g}"))
