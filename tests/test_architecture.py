@@ -19,12 +19,16 @@ LAYERS = (
     {"__init__", "__main__"},
     {"cli", "demo", "integrations", "scale"},
     {"decide", "active", "evaluation"},
+    {"suggest"},
     {"retrofit", "ensemble", "checkpoint", "baselines"},
     {"summary"},
     {"functional", "particles", "backbone", "repulsion", "metrics"},
     {"prediction", "recipe", "errors"},
 )
 """Rooms of the library, from those that use to those that are used; private modules are in the last layer."""
+
+DOORS = {"ensemble": {"decide", "active", "integrations"}}
+"""Rooms above that verbs of the ensemble open when they are called (`ensemble.gate(...)` is `decide.gate` of it)."""
 
 Graph = dict[str, set[str]]
 
@@ -80,7 +84,8 @@ def rooms(package: str) -> Graph:
     found: Graph = {}
     for module, others in graph(package, inside_functions=True).items():
         mine = {room_of(other) for other in others if other.split(".")[0] == package}
-        found.setdefault(room_of(module), set()).update(mine - {room_of(module), "__init__"})
+        doors = DOORS.get(room_of(module), set()) if package == "repulse" else set()
+        found.setdefault(room_of(module), set()).update(mine - doors - {room_of(module), "__init__"})
     return found
 
 
@@ -145,3 +150,10 @@ def test_dependencies_of_the_library_point_down():
 
 def test_the_backbone_knows_nothing_of_particles():
     assert "particles" not in rooms("repulse")["backbone"]
+
+
+def test_the_doors_of_the_ensemble_open_when_they_are_used_and_not_at_import():
+    """A door inside a function costs nothing to those who never open it."""
+    edges = graph("repulse", inside_functions=False)
+    for room, above in DOORS.items():
+        assert {room_of(other) for other in edges[f"repulse.{room}"]} & above == set()
