@@ -26,6 +26,8 @@ from repulse.errors import (
     RepulsionError,
 )
 from repulse.evaluation import Evaluation, evaluate
+from repulse.multilabel_prediction import MultilabelPrediction
+from repulse.multiregression_prediction import MultiregressionPrediction
 from repulse.particles import tasks
 from repulse.particles.fit import fit_heads, fit_networks
 from repulse.particles.heads import Heads, Networks
@@ -53,6 +55,8 @@ __all__ = [
     "Evaluation",
     "FitWarning",
     "Heads",
+    "MultilabelPrediction",
+    "MultiregressionPrediction",
     "Networks",
     "NonFiniteLossError",
     "Prediction",
