@@ -34,6 +34,7 @@ from repulse.particles import tasks
 from repulse.particles.fit import fit_heads, fit_networks
 from repulse.particles.heads import Heads, Networks
 from repulse.particles.history import Epoch
+from repulse.position_prediction import DensePrediction, TokenPrediction
 from repulse.prediction import ClassPrediction, Prediction, RegressionPrediction
 from repulse.recipe import FS_RLL_E, LL_E, PAPER_TRAINING, RLL_E, Recipe
 from repulse.retrofit import retrofit
@@ -53,6 +54,7 @@ __all__ = [
     "ClassPrediction",
     "DataError",
     "Decision",
+    "DensePrediction",
     "Ensemble",
     "Epoch",
     "Evaluation",
@@ -72,6 +74,7 @@ __all__ = [
     "RepulseError",
     "RepulsionError",
     "Summary",
+    "TokenPrediction",
     "__version__",
     "acquire",
     "batchbald",

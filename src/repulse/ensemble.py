@@ -18,6 +18,7 @@ from repulse.backbone.fingerprint import fingerprint_of
 from repulse.backbone.reading import bar, length_of, read_ahead
 from repulse.backbone.split import Backbone
 from repulse.errors import DataError, expected
+from repulse.particles.at_positions import combined_positions, predict_positions
 from repulse.particles.heads import Heads
 from repulse.particles.history import Epoch
 from repulse.prediction import Prediction
@@ -93,7 +94,9 @@ class Ensemble(nn.Module):
         return (*(tap.name for tap in self.backbone.taps), *self.backbone.ending.layers)
 
     def forward(self, *inputs: Any, **named: Any) -> Tensor:
-        """Return the log of the mean class probabilities `(B, K)`, called as the network is; differentiable.
+        """Return the log of the mean class probabilities, in the shape of the network's output, called as it is.
+
+        Differentiable.
 
         In place of a single logit, the log of the odds; for regression the mean; `(B, 1)`, or `(B,)` if the network
         returns that.
@@ -102,7 +105,11 @@ class Ensemble(nn.Module):
             bound = inspect.signature(self.model.forward).bind(*inputs, **named)
             named = {key: value for key, value in bound.arguments.items() if key in bound.signature.parameters}
         x = named if named else inputs[0] if len(inputs) == 1 else inputs
-        features = self.backbone(inputs_of(x, "x") if isinstance(x, Mapping) else x)
+        x = inputs_of(x, "x") if isinstance(x, Mapping) else x
+        if self.backbone.ending.positions:
+            log_probs = combined_positions(self.heads, self.backbone.locate(x))
+            return log_probs.movedim(1, -1) if self.backbone.ending.positions == "channels_last" else log_probs
+        features = self.backbone(x)
         combined = self.heads.task.combined(self.heads(features))
         if self.backbone.outputs == 1 and combined.shape[1] == 2:  # a single logit was fitted as two
             combined = combined[:, 1:] - combined[:, :1]
@@ -220,9 +227,15 @@ class Ensemble(nn.Module):
     @torch.no_grad()
     def _predict(self, inputs: Any, name: str = "x") -> Prediction:
         device = next(self.heads.parameters()).device
+        positions = self.backbone.ending.positions
         with explaining_failures(inputs, name, DataError):
-            features = self.backbone.run(to_device(inputs, device))
-        return self.heads.predict(features)
+            if positions:
+                found = self.backbone.locate(to_device(inputs, device))
+            else:
+                features = self.backbone.run(to_device(inputs, device))
+        if positions:
+            return predict_positions(self.heads, found, channels_last=positions == "channels_last")  # pyright: ignore
+        return self.heads.predict(features)  # pyright: ignore[reportPossiblyUnboundVariable]
 
     def __repr__(self) -> str:
         count = sum(p.numel() for p in self.heads.parameters())
