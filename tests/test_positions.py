@@ -79,6 +79,17 @@ def test_interpolation_is_that_of_torch(mode, size):
     assert_close(interpolated(values[1], some, size, mode), wanted[1].flatten(1)[:, some].T)
 
 
+def test_a_mapping_with_the_output_of_a_segmentation_network():
+    """Those of torchvision return `{"out": ..., "aux": ...}`."""
+
+    class Mapped(Dense):
+        def forward(self, x):
+            return {"out": super().forward(x), "aux": x}
+
+    backbone = split(Mapped().eval(), IMAGES)
+    assert (backbone.ending.layers, backbone.ending.resize) == (("head",), "linear")
+
+
 def test_finer_stages_are_averaged():
     values = normal(2, 3, 8, 6)
     assert_close(at_size(values, (4, 3)), F.avg_pool2d(values, 2))

@@ -15,12 +15,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from repulse._finite import all_finite
 from repulse.backbone.batches import explaining_failures, inputs_of, size_of, tensors_of, to_device, training_batch
 from repulse.backbone.features import Features
-from repulse.backbone.positions import FeatureMap
+from repulse.backbone.positions import FeatureMap, averaged
 from repulse.backbone.reading import bar, derived_seed, length_of, passes
 from repulse.backbone.split import Backbone
 from repulse.errors import DataError, RepulsionError, expected
@@ -239,8 +238,7 @@ def changed_share(inputs: Any, samples: Any, grid: tuple[int, ...]) -> Tensor:
             return changed
         while changed.ndim > len(grid) + 1:  # channels
             changed = changed.amax(dim=1 if changed.shape[1] <= changed.shape[-1] else -1)
-        pool = (F.adaptive_avg_pool1d, F.adaptive_avg_pool2d, F.adaptive_avg_pool3d)[len(grid) - 1]
-        return pool(changed.unsqueeze(1), list(grid)).squeeze(1)
+        return averaged(changed.unsqueeze(1), grid).squeeze(1)
     size = size_of(inputs)
     return torch.zeros(size, *grid, device=next(iter(before.values())).device)
 

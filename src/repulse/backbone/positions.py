@@ -58,11 +58,16 @@ def resized(values: Float[Tensor, "B C ..."], size: Sequence[int], resize: str) 
 
 def at_size(values: Float[Tensor, "B C ..."], size: Sequence[int]) -> Float[Tensor, "B C ..."]:
     """Bring the output of an earlier stage to other positions: means where it is finer, interpolated where coarser."""
-    pool = (F.adaptive_avg_pool1d, F.adaptive_avg_pool2d, F.adaptive_avg_pool3d)[len(size) - 1]
     finer = [max(now, wanted) == now for now, wanted in zip(values.shape[2:], size, strict=True)]
     if all(finer) and tuple(values.shape[2:]) != tuple(size):
-        return pool(values, list(size))
+        return averaged(values, size)
     return resized(values, size, "linear")
+
+
+def averaged(values: Float[Tensor, "B C ..."], size: Sequence[int]) -> Float[Tensor, "B C ..."]:
+    """Return means over the positions that fall into each of fewer ones."""
+    pool = (F.adaptive_avg_pool1d, F.adaptive_avg_pool2d, F.adaptive_avg_pool3d)[len(size) - 1]
+    return pool(values, list(size))  # pyright: ignore[reportArgumentType]
 
 
 @dataclass(frozen=True, eq=False)
