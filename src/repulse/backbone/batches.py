@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from repulse._finite import all_finite
+from repulse._finite import all_finite, comparable
 from repulse.errors import BackboneError, DataError, expected
 
 TARGETS = ("labels", "label", "targets", "target")
@@ -66,6 +66,7 @@ def training_batch(batch: Any, i: int, data: str = "data") -> tuple[Any, Tensor]
     """Return the inputs and the targets of the i-th batch of some data, which must be usable for a fit."""
     name = f"batch {i} of `{data}`"
     inputs, targets = inputs_and_targets(batch, name)
+    targets = comparable(targets)
     if not len(targets):
         raise DataError(expected(name, "non-empty", describe_batch(tensors_of(inputs)[0][1])))
     if targets.is_floating_point() and not bool(torch.isfinite(targets).all()):

@@ -14,22 +14,21 @@ that is not complete is used.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import shutil
-import sys
 import tempfile
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
 import torch
-from filelock import FileLock, Timeout
 from torch import Tensor
-from tqdm import tqdm
 
+from repulse import _locks
 from repulse._files import sweep, write_whole
 from repulse._mapped import map_file
 from repulse.backbone.fingerprint import as_bytes
@@ -276,19 +275,19 @@ class CachedStore:
 
 @contextmanager
 def locked(folder: Path) -> Iterator[Path]:
-    """Lock a folder for this process, and make it if needed; waits for a process that has it."""
-    with explaining_disk_errors(folder):
-        folder.mkdir(parents=True, exist_ok=True)
-        lock = FileLock(folder / "lock")
-        try:
-            lock.acquire(timeout=0)
-        except Timeout:
-            tqdm.write(f"repulse: waiting for another process that is filling {folder}", file=sys.stderr)
-            lock.acquire()
-    try:
+    """Lock a folder for this process, and make it if needed; waits for a process that has it.
+
+    A folder that nobody may write to needs no lock: what is complete in it can be read, and nothing else is.
+    """
+    with ExitStack() as stack:
+        with explaining_disk_errors(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+            try:
+                stack.enter_context(_locks.locked(folder / "lock", f"is filling {folder}"))
+            except OSError as reason:
+                if reason.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
+                    raise
         yield folder
-    finally:
-        lock.release()
 
 
 @contextmanager
