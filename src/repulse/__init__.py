@@ -9,9 +9,10 @@
 (torch.Size([8, 3]), torch.Size([8]), torch.Size([8]))
 """
 
-from repulse import functional, metrics, repulsion
+from repulse import decide, functional, metrics, repulsion
 from repulse._version import __version__
 from repulse.active import Acquisition, ActiveLearning, acquire, batchbald
+from repulse.decide import Decision, Gate, Promise
 from repulse.ensemble import Ensemble, load
 from repulse.errors import (
     BackboneError,
@@ -22,11 +23,14 @@ from repulse.errors import (
     DataWarning,
     FitWarning,
     NonFiniteLossError,
+    PromiseWarning,
     RecipeError,
     RepulseError,
     RepulsionError,
 )
 from repulse.evaluation import Evaluation, evaluate
+from repulse.multilabel_prediction import MultilabelPrediction
+from repulse.multiregression_prediction import MultiregressionPrediction
 from repulse.particles import tasks
 from repulse.particles.fit import fit_heads, fit_networks
 from repulse.particles.heads import Heads, Networks
@@ -50,14 +54,20 @@ __all__ = [
     "ClassPrediction",
     "DataError",
     "DataWarning",
+    "Decision",
     "Ensemble",
     "Epoch",
     "Evaluation",
     "FitWarning",
+    "Gate",
     "Heads",
+    "MultilabelPrediction",
+    "MultiregressionPrediction",
     "Networks",
     "NonFiniteLossError",
     "Prediction",
+    "Promise",
+    "PromiseWarning",
     "Recipe",
     "RecipeError",
     "RegressionPrediction",
@@ -67,6 +77,7 @@ __all__ = [
     "__version__",
     "acquire",
     "batchbald",
+    "decide",
     "evaluate",
     "fit_heads",
     "fit_networks",

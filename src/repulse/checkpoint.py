@@ -3,8 +3,9 @@
     ensemble.json             the recipe, the task, the network's fingerprint, layers, class names, history, versions,
                               and which heads it speaks of
     heads-<digest>.safetensors  the weights of the heads
+    gate-<digest>.safetensors   the calibration data of the gate, if there is one
 
-The heads are written first, under a name that no other heads have, and `ensemble.json` is replaced in one step
+Heads and gate are written first, under names that no others have, and `ensemble.json` is replaced in one step
 afterwards: whenever a save is cut short, the folder holds the old ensemble or the new one. Nothing is ever unpickled.
 """
 
@@ -14,7 +15,7 @@ import dataclasses
 import hashlib
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,6 +43,9 @@ from repulse.particles.tasks import KINDS, Task
 from repulse.recipe import Recipe
 from repulse.summary import Summary
 
+KeptGate = tuple[dict[str, Any], dict[str, torch.Tensor]]
+"""A gate as plain data and tensors; what they mean is known to `decide.gate` alone."""
+
 FORMAT = 1
 METADATA = "ensemble.json"
 LOCK = ".lock"
@@ -61,6 +65,7 @@ class Contents:
     class_names: tuple[str, ...] | None
     network: dict[str, str]
     summary: Summary | None = None
+    gate: KeptGate | None = None
 
 
 @dataclass(frozen=True)
@@ -99,6 +104,7 @@ class _Saved:
     summary: dict[str, Any] | None
     history: list[Epoch]
     channels_last: bool = False
+    gate: dict[str, Any] | None = None
 
 
 def save(contents: Contents, folder: str | Path) -> Path:
@@ -107,13 +113,20 @@ def save(contents: Contents, folder: str | Path) -> Path:
     heads, backbone = contents.heads, contents.backbone
     if heads.bias.dtype not in FLOATS:
         raise CheckpointError(expected("heads", "float32 or float64", heads.bias.dtype))
-    weights = safetensors.save({name: value.cpu().contiguous() for name, value in heads.state_dict().items()})
-    digest = hashlib.sha256(weights).hexdigest()
-    file = folder / f"heads-{digest[:16]}.safetensors"
+    written = {"heads": _as_bytes(heads.state_dict())}
+    if contents.gate is not None:
+        written["gate"] = _as_bytes(contents.gate[1])
+    digests = {name: hashlib.sha256(content).hexdigest() for name, content in written.items()}
+    files = {name: f"{name}-{digest[:16]}.safetensors" for name, digest in digests.items()}
     about = {
         "format": FORMAT,
         "versions": {"repulse": __version__, "torch": str(torch.__version__)},
-        "heads": {"file": file.name, "sha256": digest, "count": heads.count, "features": heads.features},
+        "heads": {
+            "file": files["heads"],
+            "sha256": digests["heads"],
+            "count": heads.count,
+            "features": heads.features,
+        },
         "centred": _structure_of(heads),
         "task": {"kind": heads.task.kind, **dataclasses.asdict(heads.task)},
         "recipe": None if heads.recipe is None else dataclasses.asdict(heads.recipe),
@@ -127,6 +140,8 @@ def save(contents: Contents, folder: str | Path) -> Path:
         "summary": None if contents.summary is None else contents.summary.to_dict(),
         "history": [dataclasses.asdict(epoch) for epoch in heads.history],
     }
+    if contents.gate is not None:
+        about["gate"] = {**contents.gate[0], "file": files["gate"], "sha256": digests["gate"]}
     try:
         text = sealed(about)
     except ValueError as reason:
@@ -135,12 +150,14 @@ def save(contents: Contents, folder: str | Path) -> Path:
         if folder.exists() and not folder.is_dir():
             raise NotADirectoryError(20, "it is a file")
         with _save_lock(folder):
-            write_whole(file, weights)
+            for name, content in written.items():
+                write_whole(folder / files[name], content)
             write_whole(folder / METADATA, text)
             sweep(folder / METADATA)
-            for stale in (*folder.glob("heads-*.safetensors"), *folder.glob(".heads-*.safetensors.*")):
-                if stale != file:
-                    stale.unlink(missing_ok=True)
+            for kind in ("heads", "gate"):
+                for stale in (*folder.glob(f"{kind}-*.safetensors"), *folder.glob(f".{kind}-*.safetensors.*")):
+                    if stale.name != files.get(kind):
+                        stale.unlink(missing_ok=True)
     except OSError as reason:
         got = f"{folder}, where {reason.strerror or reason}"
         raise CheckpointError(expected("folder", "a folder that can be written to", got)) from reason
@@ -168,16 +185,19 @@ def read(folder: str | Path, model: nn.Module) -> Contents:
     _check_network(about["network"], model)
     try:
         task = dict(about["task"])
-        task = KINDS[task.pop("kind")](**task)
+        task = KINDS[task.pop("kind")](**_with_tuples(task))
         recipe = None if about["recipe"] is None else Recipe(**_with_tuples(about["recipe"]))
         ending, taps = Ending(**_with_tuples(about["ending"])), [Tap(**tap) for tap in about["taps"]]
         history = tuple(Epoch(**epoch) for epoch in about["history"])
         hidden = () if recipe is None else recipe.hidden
-        weights = _read_weights(folder, about, _numbers(about, task, hidden))  # as large as it says: there is room
+        numbers = _numbers(about, task, hidden)
+        weights = _read_tensors(folder, about["heads"], "heads", numbers)  # as many as it says: there is room
         heads = _empty_heads(about, task, hidden)
-        heads.load_state_dict(weights, assign=True)  # of the type they were saved in
+        heads.load_state_dict(weights, assign=True)  # of the type they had
         layers = [model.get_submodule(name) for name in ending.layers]
         summary = None if about["summary"] is None else Summary.from_dict(about["summary"])
+        gate = about.get("gate")
+        gate = None if gate is None else (gate, _read_tensors(folder, gate, "gate"))
     except CheckpointError:
         raise
     except (KeyError, TypeError, AttributeError, ValueError, RuntimeError, OverflowError) as reason:
@@ -193,9 +213,10 @@ def read(folder: str | Path, model: nn.Module) -> Contents:
     heads.requires_grad_(False)
     heads.to(next((p.device for p in model.parameters()), torch.device("cpu")))
     names = None if about["class_names"] is None else tuple(about["class_names"])
-    if names is not None and len(names) != task.class_count:
-        raise CheckpointError(expected(f"class names in {folder / METADATA}", f"{task.class_count}", len(names)))
-    return Contents(backbone, heads, about["repulsion"], names, about["network"], summary)
+    if names is not None and len(names) != (task.class_count or task.compared_outputs):
+        wanted = f"{task.class_count or task.compared_outputs}"
+        raise CheckpointError(expected(f"class names in {folder / METADATA}", wanted, len(names)))
+    return Contents(backbone, heads, about["repulsion"], names, about["network"], summary, gate)
 
 
 def _structure_of(heads: Heads) -> dict[str, Any] | None:
@@ -268,25 +289,30 @@ def _mismatch_in_network(network: dict[str, str]) -> str | None:
     return None if sorted(network) == wanted else f"it.network has {sorted(network)}, not {wanted}"
 
 
-def _read_weights(folder: Path, about: dict[str, Any], numbers: int) -> dict[str, torch.Tensor]:
-    """Read the tensors of the heads, and check that they are the ones that were saved, and as many."""
-    heads = about["heads"]
-    path = folder / heads["file"]
-    if path.parent != folder or path.name != heads["file"]:
-        raise CheckpointError(expected("the file of the heads", "in the folder itself", repr(heads["file"])))
+def _as_bytes(tensors: Mapping[str, torch.Tensor]) -> bytes:
+    return safetensors.save({name: value.cpu().contiguous() for name, value in tensors.items()})
+
+
+def _read_tensors(folder: Path, kept: dict[str, Any], what: str, numbers: int | None = None) -> dict[str, torch.Tensor]:
+    """Read the tensors of the heads or of the gate, and check that they are the ones that were saved, and as many."""
+    path = folder / kept["file"]
+    if path.parent != folder or path.name != kept["file"]:
+        raise CheckpointError(expected(f"the file of the {what}", "in the folder itself", repr(kept["file"])))
     try:
-        content = read_regular(path, 8 * numbers + 2**20)
+        content = read_regular(path, None if numbers is None else 8 * numbers + 2**20)
     except OSError as reason:
         raise CheckpointError(expected("folder", f"one with {path.name} in it", reason.strerror or reason)) from reason
-    if hashlib.sha256(content).hexdigest() != heads["sha256"]:
+    if hashlib.sha256(content).hexdigest() != kept["sha256"]:
         got = f"{len(content)} bytes of something else; it was cut short or changed"
-        raise CheckpointError(expected(str(path), "the heads that were saved", got))
+        raise CheckpointError(expected(str(path), f"the {what} that {'were' if what == 'heads' else 'was'} saved", got))
     try:
         tensors = safetensors.load(content)
     except (SafetensorError, KeyError) as reason:
         raise CheckpointError(expected(str(path), "a safetensors file", reason)) from reason
     found = sum(value.numel() for value in tensors.values())
     kinds = {value.dtype for value in tensors.values()}
+    if numbers is None:
+        return tensors
     if found != numbers or not kinds <= {*FLOATS, torch.int64}:
         got = f"{found:,} of {', '.join(sorted(map(str, kinds)))}"
         raise CheckpointError(expected(str(path), f"{numbers:,} numbers of float32 or float64", got))
