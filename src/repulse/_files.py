@@ -63,6 +63,7 @@ def read_regular(path: str | Path, most: int | None = None) -> bytes:
 
 def sealed(content: Mapping[str, Any]) -> str:
     """Return JSON that carries a digest of itself; numbers must be finite."""
+    content = json.loads(_as_json(content))  # keys that are no strings become some, and sort as such
     return _as_json({**content, "digest": _digest(content)})
 
 

@@ -33,7 +33,7 @@ def mismatch(value: Any, hint: Any, where: str) -> str | None:
         return _in_each(value, list, arguments[0], where)
     if origin is dict:
         return _in_each(value, dict, arguments[1], where)
-    if hint is float and isinstance(value, int) and not isinstance(value, bool):
+    if hint is float and isinstance(value, int) and not isinstance(value, bool) and abs(value) <= 2**53:
         return None
     same = value is None if hint in (None, type(None)) else type(value) is hint
     return None if same else _not(value, where, _name(hint))

@@ -6,6 +6,7 @@ import hashlib
 import json
 import struct
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 import torch
@@ -21,7 +22,13 @@ DIGEST = "digest"
 
 def write_tensors(path: str | Path, tensors: Mapping[str, Tensor], about: Mapping[str, str] | None = None) -> Path:
     """Write tensors, and strings that say what they are, whole or not at all."""
-    kept = {name: value.detach().contiguous() for name, value in tensors.items()}
+    kept: dict[str, Tensor] = {}
+    for name, value in tensors.items():
+        shared = any(
+            value.untyped_storage().data_ptr() == other.untyped_storage().data_ptr() for other in kept.values()
+        )
+        kept[name] = value.detach().clone() if shared else value.detach()  # safetensors refuses views of one memory
+        kept[name] = kept[name].contiguous()
     about = dict(about or {})
     return write_whole(path, save(kept, {**about, DIGEST: _digest(kept, about)}))
 
@@ -38,6 +45,13 @@ def read_tensors(path: str | Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     if about.pop(DIGEST, None) != _digest(tensors, about):
         raise CheckpointError(expected(f"the file {path}", "as it was written", "one that was changed since"))
     return tensors, about
+
+
+def kept_tensors(path: str | Path) -> dict[str, Tensor] | None:
+    """Read what was kept in a file; None if it is not there or was damaged, so that it is made again."""
+    with suppress(CheckpointError):
+        return read_tensors(path)[0]
+    return None
 
 
 def _digest(tensors: Mapping[str, Tensor], about: Mapping[str, str]) -> str:

@@ -188,6 +188,8 @@ def read(folder: str | Path, model: nn.Module) -> Contents:
         task = KINDS[task.pop("kind")](**_with_tuples(task))
         recipe = None if about["recipe"] is None else Recipe(**_with_tuples(about["recipe"]))
         ending, taps = Ending(**_with_tuples(about["ending"])), [Tap(**tap) for tap in about["taps"]]
+        if any(min(tap.columns, tap.group) < 1 for tap in taps):
+            raise ValueError("a tap of no columns")
         history = tuple(Epoch(**epoch) for epoch in about["history"])
         hidden = () if recipe is None else recipe.hidden
         numbers = _numbers(about, task, hidden)

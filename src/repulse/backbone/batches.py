@@ -49,12 +49,18 @@ def inputs_of(
 def inputs_and_targets(batch: Any, name: str) -> tuple[Any, Tensor]:
     """Return the inputs and the targets of a labelled batch, as many of one as of the other."""
     if isinstance(batch, Mapping):
-        targets = next((batch[key] for key in TARGETS if key in batch), None)
+        key = next((key for key in TARGETS if key in batch), None)
+        targets = None if key is None else batch[key]
+        if key is not None and not isinstance(targets, Tensor):
+            wanted = "a tensor of one for each sample; a `DataLoader` puts samples together"
+            raise DataError(expected(f"`{key}` of {name}", wanted, f"a {type(targets).__name__}"))
     else:
         targets = batch[1] if isinstance(batch, tuple | list) and len(batch) > 1 else None
     if not isinstance(targets, Tensor):
         wanted = "a tuple (inputs, targets) of tensors, or a mapping with `labels`"
         raise DataError(expected(name, wanted, describe_batch(batch)))
+    if not targets.ndim:
+        raise DataError(expected(name, "a batch; a `DataLoader` puts samples together", "one sample"))
     inputs = inputs_of(batch, name)
     size = size_of(inputs)
     if targets.shape[:1] != (size,):

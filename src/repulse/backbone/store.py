@@ -29,7 +29,7 @@ import torch
 from torch import Tensor
 
 from repulse import _locks
-from repulse._files import sweep, write_whole
+from repulse._files import sealed, sweep, unsealed, write_whole
 from repulse._mapped import map_file
 from repulse.backbone.fingerprint import as_bytes
 from repulse.errors import CacheError, CacheWarning, DataError, expected
@@ -188,10 +188,10 @@ class CachedStore:
         found = None
         if path.exists():
             try:
-                found = json.loads(path.read_text())
-            except ValueError:
+                found = unsealed(path.read_bytes())
+            except (ValueError, RecursionError):
                 found = {}
-            if not isinstance(found, dict) or not isinstance(found.get("model", {}), dict):
+            if not isinstance(found.get("model", {}), dict):
                 found = {}
         if found == written:
             return
@@ -207,7 +207,7 @@ class CachedStore:
             self._warn_recomputed("its fingerprint is unreadable")
         for stale in (path, self.journal, *self.files):  # unlinked, not overwritten: others may be reading them
             stale.unlink(missing_ok=True)
-        write_whole(path, json.dumps(written, indent=1, sort_keys=True) + "\n")
+        write_whole(path, sealed(written))
 
     def _read_journal(self) -> None:
         """Read which batches are in the files as the journal says, up to the first that is not."""

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from repulse._files import write_whole
+from repulse._files import explaining_writes, write_whole
 from repulse.evaluation.evaluate import Evaluation
 from repulse.metrics import auroc, ece, reliability, roc_curve
 from repulse.prediction import ClassPrediction
@@ -68,7 +68,8 @@ def save_picture(figure: Figure, path: str | Path, dpi: int = 130) -> None:
     """Write the figure on white to a file, in the format of its suffix."""
     buffer = io.BytesIO()
     figure.savefig(buffer, format=Path(path).suffix[1:] or "png", dpi=dpi, facecolor="white")
-    write_whole(path, buffer.getvalue())
+    with explaining_writes(path):
+        write_whole(path, buffer.getvalue())
 
 
 def uncertainty_map(groups: Mapping[str, ClassPrediction], title: str) -> Draw:
