@@ -83,6 +83,9 @@ def _weighted(weights: Tensor, values: Tensor) -> Tensor:
 MAX_ELEMENTS_CPU, MAX_ELEMENTS_GPU = 2**18, 2**26
 """Maximum number of elements processed at once, on a CPU and on a GPU."""
 
+MAX_POINTS = 5000
+"""Samples that a picture shows, at most; evenly spaced ones of more."""
+
 
 def _is_batched(value: Any) -> bool:
     return isinstance(value, Tensor) and value.ndim > 1
@@ -184,12 +187,21 @@ class Prediction(ABC):
             targets: what was right; mistakes, or the targets themselves, are marked.
             path: where to write the figure, in the format of the suffix.
         """
-        from repulse._pictures import prediction_panels, save_picture
+        from repulse._pictures import save_picture
 
-        figure = prediction_panels(self, targets)
+        if not len(self):
+            raise DataError(expected("predictions for a picture", "at least one", "none"))
+        if targets is not None and targets.shape != (len(self),):
+            got = f"shape {tuple(targets.shape)}"
+            raise DataError(expected("targets", f"{len(self)}, one for each sample", got))
+        step = -(-len(self) // MAX_POINTS)
+        figure = self[::step].cpu()._panels(None if targets is None else targets[::step].cpu())
         if path is not None:
             save_picture(figure, path)
         return figure
+
+    def _panels(self, targets: Tensor | None) -> Figure:
+        raise DataError(expected("predictions for a picture", "of classes or of numbers", type(self).__name__))
 
     def _columns(self, class_names: Sequence[str] | None = None) -> dict[str, Any]:
         """Return the columns of a table: those of the kind of prediction, and the three uncertainties."""
@@ -282,6 +294,11 @@ class ClassPrediction(Prediction):
             labels = [class_names[label] for label in labels]
         return {"label": labels, "confidence": self.confidence.detach().cpu().numpy()}
 
+    def _panels(self, targets: Tensor | None) -> Figure:
+        from repulse._pictures import class_panels
+
+        return class_panels(self.aleatoric, self.epistemic, None if targets is None else self.labels == targets)
+
     def log_likelihood(self, targets: Int[Tensor, " B"]) -> Float[Tensor, " B"]:
         """Compute `log mean_i p_i(target)`, floored at log 1e-12."""
         picked = self._once(mean_log_probs).gather(-1, targets.unsqueeze(-1)).squeeze(-1)
@@ -344,6 +361,11 @@ class RegressionPrediction(Prediction):
 
     def _answers(self, class_names: Sequence[str] | None) -> dict[str, Any]:
         return {"mean": self.mean.detach().cpu().numpy(), "std": self.std.detach().cpu().numpy()}
+
+    def _panels(self, targets: Tensor | None) -> Figure:
+        from repulse._pictures import number_panels
+
+        return number_panels(self.mean, self.epistemic, self.interval(0.95), targets)
 
     def log_likelihood(self, targets: Float[Tensor, " B"]) -> Float[Tensor, " B"]:
         """Return the logarithm of the density at each target."""
