@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import repulse
 from models import normal
-from repulse import ClassPrediction, Recipe, RegressionPrediction
+from repulse import Recipe
 from torchvision_operators import define_missing
 
 os.environ["HF_HUB_OFFLINE"] = "1"
@@ -110,11 +110,13 @@ def test_lightning_without_checkpoints_takes_the_module_as_it_is(trainer, module
     assert repulse.load(tmp_path / "heads", trained).heads.count == 3
 
 
-def test_lightning_refuses_several_loaders(trainer, module):
-    from repulse.integrations.lightning import Retrofit
+def test_lightning_has_one_loader_to_retrofit_on(lightning):
+    from repulse.integrations.lightning import _loader
 
+    one = loaders()[0]
+    assert _loader("val_dataloaders", [one]) is _loader("train_dataloader", one) is one
     with pytest.raises(repulse.DataError, match="one loader, but got a list"):
-        trainer(Retrofit(recipe=QUICK), checkpoints=False).fit(module(), [loaders()[0], loaders()[0]])
+        _loader("train_dataloader", [one, one])
 
 
 @pytest.mark.parametrize("task", ["classification", "regression"])
@@ -128,11 +130,13 @@ def test_lightning_tests_and_predicts_with_an_ensemble(lightning, task, tmp_path
     plain = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False, "accelerator": "cpu"}
     runner, loader = lightning.Trainer(**plain), DataLoader(TensorDataset(X, targets), batch_size=40)
     parts = runner.predict(EnsembleModule(ensemble), loader)
-    p = repulse.Prediction.cat(parts)
-    assert isinstance(p, ClassPrediction if task == "classification" else RegressionPrediction)
-    torch.testing.assert_close(p.epistemic, ensemble.predict(X).epistemic)
+    p = ensemble.predict(X)
+    answer = "probs" if task == "classification" else "mean"
+    assert [set(part) for part in parts] == [{answer, "aleatoric", "epistemic"}] * 3
+    for name in parts[0]:
+        torch.testing.assert_close(torch.cat([part[name] for part in parts]), getattr(p, name))
     (found,) = runner.test(EnsembleModule(ensemble), loader, verbose=False)
-    assert found["test/nll"] == pytest.approx(repulse.metrics.nll(ensemble.predict(X), targets), rel=1e-4)
+    assert found["test/nll"] == pytest.approx(repulse.metrics.nll(p, targets), rel=1e-4)
     assert ("test/accuracy" in found) == (task == "classification")
     assert found["test/epistemic"] == pytest.approx(float(p.epistemic.mean()), rel=1e-4)
 
@@ -158,16 +162,17 @@ def test_skorch_retrofits_on_the_rows_it_trained_on(tmp_path):
         callbacks=[("repulse", Watched(recipe=QUICK, folder=str(tmp_path)))],
     ).fit(inputs, labels)
     assert seen["rows"] == [76, 20]
-    assert net.ensemble_.summary().data == "validation"
+    ensemble = skorch.ensemble_of(net)
+    assert ensemble.summary().data == "validation"
     p = skorch.predict(net, inputs)
-    np.testing.assert_array_equal(p.epistemic, net.ensemble_.predict(X).epistemic)
+    np.testing.assert_allclose(p.epistemic, ensemble.predict(X).epistemic, rtol=1e-4, atol=1e-7)
     assert repulse.load(tmp_path, net.module_).heads.count == 3
     numbers = NeuralNetRegressor(
         network(1), max_epochs=1, verbose=0, train_split=None, callbacks=[skorch.Retrofit(recipe=None)]
     )
     numbers.fit(inputs, inputs[:, :1])
     assert skorch.predict(numbers, inputs).mean.shape == (96,)
-    assert numbers.ensemble_.summary().data == "training"
+    assert skorch.ensemble_of(numbers).summary().data == "training"
     with pytest.raises(repulse.DataError, match="trained with the callback"):
         skorch.predict(NeuralNetClassifier(network()).initialize(), inputs)
 

@@ -88,7 +88,7 @@ class Retrofit(Callback):
 
 
 class EnsembleModule(LightningModule):
-    """An ensemble for `trainer.predict`, which returns a `Prediction` per batch, and for `trainer.test`.
+    """An ensemble for `trainer.predict`, which returns a mapping of tensors per batch, and for `trainer.test`.
 
     Args:
         ensemble: that `repulse.retrofit` made, or `repulse.load`.
@@ -103,14 +103,16 @@ class EnsembleModule(LightningModule):
         """Return what the ensemble returns in place of logits."""
         return self.ensemble(*inputs, **named)
 
-    def predict_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> Prediction:
-        """Predict one batch."""
-        return self.ensemble.predict(batch, progress=False).cpu()
+    def predict_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> dict[str, torch.Tensor]:
+        """Return `probs` (or `mean`), `aleatoric` and `epistemic` of one batch: Lightning takes no frozen classes."""
+        prediction = self.ensemble.predict(batch, progress=False).cpu()
+        what = "mean" if isinstance(prediction, RegressionPrediction) else "probs"
+        return {name: getattr(prediction, name) for name in (what, "aleatoric", "epistemic")}
 
     def test_step(self, batch: Any, batch_idx: int) -> None:
         """Predict one labelled batch."""
         _, targets = inputs_and_targets(batch, f"test batch {batch_idx}")
-        self._seen.append((self.predict_step(batch, batch_idx), targets.cpu()))
+        self._seen.append((self.ensemble.predict(batch, progress=False).cpu(), targets.cpu()))
 
     def on_test_epoch_end(self) -> None:
         """Log accuracy, NLL and ECE (or RMSE, NLL and coverage) over all test batches, and the mean doubts."""

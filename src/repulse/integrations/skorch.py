@@ -7,6 +7,7 @@ from typing import Any
 from repulse._extras import needs
 from repulse.ensemble import Ensemble
 from repulse.errors import DataError, expected
+from repulse.prediction import Prediction
 from repulse.recipe import Recipe
 from repulse.retrofit import AUTO, retrofit
 
@@ -16,7 +17,7 @@ with needs("skorch", extra="skorch"):
 
 
 class Retrofit(Callback):
-    """Retrofit the module of a skorch net at the end of its training; the net then has an `ensemble_`.
+    """Retrofit the module of a skorch net at the end of its training; `ensemble_of(net)` and `predict(net, X)` use it.
 
     The rows that skorch holds out to watch its training (`train_split`) are the validation data.
 
@@ -41,7 +42,7 @@ class Retrofit(Callback):
         recipe = self.recipe
         if recipe is None and isinstance(net, NeuralNetRegressor):
             recipe = Recipe(task="regression")
-        net.ensemble_ = retrofit(  # pyright: ignore[reportAttributeAccessIssue]
+        self.ensemble_ = retrofit(
             net.module_,
             net.get_iterator(train, training=False),
             validation=None if valid is None else net.get_iterator(valid, training=False),
@@ -50,13 +51,18 @@ class Retrofit(Callback):
             progress=bool(net.verbose),
         )
         if self.folder is not None:
-            net.ensemble_.save(self.folder)  # pyright: ignore[reportAttributeAccessIssue]
+            self.ensemble_.save(self.folder)
 
 
-def predict(net: NeuralNet, X: Any) -> Any:
-    """Predict with uncertainty what skorch's `predict` takes, by the net's `ensemble_`."""
-    ensemble = getattr(net, "ensemble_", None)
-    if not isinstance(ensemble, Ensemble):
-        raise DataError(expected("net", "trained with the callback `Retrofit`", "one without an `ensemble_`"))
+def ensemble_of(net: NeuralNet) -> Ensemble:
+    """Return the ensemble that the callback made of a net."""
+    for _, callback in getattr(net, "callbacks_", ()):
+        if isinstance(callback, Retrofit) and hasattr(callback, "ensemble_"):
+            return callback.ensemble_
+    raise DataError(expected("net", "trained with the callback `Retrofit`", "one that was not"))
+
+
+def predict(net: NeuralNet, X: Any) -> Prediction:
+    """Predict with uncertainty what skorch's own `predict` takes."""
     batches = net.get_iterator(net.get_dataset(X), training=False)
-    return ensemble.predict((batch[0] for batch in batches), progress=False)
+    return ensemble_of(net).predict((batch[0] for batch in batches), progress=False)
