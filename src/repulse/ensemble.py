@@ -26,6 +26,7 @@ from repulse.summary import Summary
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
     from repulse.decide.gate import Gate
     from repulse.decide.promise import Sets
 
