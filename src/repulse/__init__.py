@@ -33,6 +33,7 @@ from repulse.particles.history import Epoch
 from repulse.prediction import ClassPrediction, Prediction, RegressionPrediction
 from repulse.recipe import FS_RLL_E, LL_E, PAPER_TRAINING, RLL_E, Recipe
 from repulse.retrofit import retrofit
+from repulse.suggest import Suggestion, suggest
 from repulse.summary import Summary
 
 __all__ = [
@@ -61,6 +62,7 @@ __all__ = [
     "RegressionPrediction",
     "RepulseError",
     "RepulsionError",
+    "Suggestion",
     "Summary",
     "__version__",
     "acquire",
@@ -73,5 +75,6 @@ __all__ = [
     "metrics",
     "repulsion",
     "retrofit",
+    "suggest",
     "tasks",
 ]
