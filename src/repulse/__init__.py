@@ -28,6 +28,8 @@ from repulse.errors import (
     RepulsionError,
 )
 from repulse.evaluation import Evaluation, evaluate
+from repulse.multilabel_prediction import MultilabelPrediction
+from repulse.multiregression_prediction import MultiregressionPrediction
 from repulse.particles import tasks
 from repulse.particles.fit import fit_heads, fit_networks
 from repulse.particles.heads import Heads, Networks
@@ -58,6 +60,8 @@ __all__ = [
     "FitWarning",
     "Gate",
     "Heads",
+    "MultilabelPrediction",
+    "MultiregressionPrediction",
     "Networks",
     "NonFiniteLossError",
     "Prediction",
