@@ -144,7 +144,7 @@ for _ in p.progress_bar(range(4), "fitting", unit="step", show=True):
 print(shown[0].startswith("fitting:   0%"), repr(shown[-1]))
 """
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(code)])
-    outputs = NotebookClient(notebook, timeout=600, startup_timeout=600).execute().cells[0].outputs
+    outputs = NotebookClient(notebook, timeout=600, startup_timeout=600, iopub_timeout=600).execute().cells[0].outputs
     assert [output.output_type for output in outputs] == ["display_data", "stream"]
     assert outputs[0]["data"]["text/html"] == ""
     assert "fitting" not in str(outputs[0])
