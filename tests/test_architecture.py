@@ -20,7 +20,7 @@ LAYERS = (
     {"cli", "demo", "integrations", "scale"},
     {"decide", "active", "evaluation"},
     {"suggest"},
-    {"retrofit", "ensemble", "checkpoint", "baselines"},
+    {"retrofit", "ensemble", "checkpoint", "kept", "baselines"},
     {"summary"},
     {"functional", "particles", "backbone", "repulsion", "metrics"},
     {"prediction", "recipe", "errors"},

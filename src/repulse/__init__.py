@@ -9,9 +9,9 @@
 (torch.Size([8, 3]), torch.Size([8]), torch.Size([8]))
 """
 
-from repulse import functional, metrics, repulsion
+from repulse import decide, functional, metrics, repulsion
 from repulse._version import __version__
-from repulse.active import Acquisition, ActiveLearning, acquire, batchbald
+from repulse.active import Acquisition, ActiveLearning, Audit, acquire, audit, batchbald
 from repulse.ensemble import Ensemble, load
 from repulse.errors import (
     BackboneError,
@@ -42,6 +42,7 @@ __all__ = [
     "RLL_E",
     "Acquisition",
     "ActiveLearning",
+    "Audit",
     "BackboneError",
     "CacheError",
     "CacheWarning",
@@ -64,7 +65,9 @@ __all__ = [
     "Summary",
     "__version__",
     "acquire",
+    "audit",
     "batchbald",
+    "decide",
     "evaluate",
     "fit_heads",
     "fit_networks",
