@@ -34,10 +34,9 @@ def plot(reason: Reason, image: Any = None, training: Any = None) -> Figure:
     if reason.nearest and training is None:
         near = {f"{n.target} (no. {n.index})": n.distance for n in reason.nearest}
         draws.append(lambda axes: _bars(axes, near, "distance, 1 is usual", PALETTE[2]))
-    pictures = reason.nearest if training is not None else ()
-    for neighbour in pictures:
+    pictures = [] if training is None else [(n, _image_of(training[n.index])) for n in reason.nearest]
+    for neighbour, shown in pictures:
         caption = f"{neighbour.target}, {neighbour.distance:.1f} x usual"
-        shown = _image_of(training[neighbour.index])
         draws.append(lambda axes, shown=shown, caption=caption: _picture(axes, shown, caption))
     bars = len(draws) - len(pictures) - (image is not None)
     wide = [1.0] * (image is not None) + [1.7] * bars + [1.0] * len(pictures)
