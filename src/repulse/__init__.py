@@ -12,6 +12,7 @@
 from repulse import decide, functional, metrics, repulsion
 from repulse._version import __version__
 from repulse.active import Acquisition, ActiveLearning, Audit, acquire, audit, batchbald
+from repulse.decide import Decision, Gate, Promise
 from repulse.ensemble import Ensemble, load
 from repulse.errors import (
     BackboneError,
@@ -21,6 +22,7 @@ from repulse.errors import (
     DataError,
     FitWarning,
     NonFiniteLossError,
+    PromiseWarning,
     RecipeError,
     RepulseError,
     RepulsionError,
@@ -49,14 +51,18 @@ __all__ = [
     "CheckpointError",
     "ClassPrediction",
     "DataError",
+    "Decision",
     "Ensemble",
     "Epoch",
     "Evaluation",
     "FitWarning",
+    "Gate",
     "Heads",
     "Networks",
     "NonFiniteLossError",
     "Prediction",
+    "Promise",
+    "PromiseWarning",
     "Recipe",
     "RecipeError",
     "RegressionPrediction",

@@ -119,6 +119,7 @@ def test_kept_features_are_saved_if_asked_and_checked_when_read(ensemble, tmp_pa
     folder = ensemble.save(tmp_path / "heads", features=True)
     loaded = repulse.load(folder, ensemble.model)
     assert torch.equal(loaded.kept.train, ensemble.kept.train)
+    loaded.save(folder)  # into the folder that they came from: they stay
     made = loaded.update(labelled(20, 5), progress=False)
     assert len(made.kept.train) == 100
     file = next(folder.glob("features-*"))

@@ -101,8 +101,8 @@ class _Made:
         """Return the ensemble of the new heads, and warn about what should not pass silently."""
         summary = self.kept.summary(self.heads, self.old.backbone)
         summary.warn()
-        about = (self.old.repulsion, self.names, self.old.network, summary, self.kept)
-        return type(self.old)(self.old.backbone, self.heads.to(_device(self.old)), *about)
+        about = (self.old.repulsion, self.names, self.old.network, summary)
+        return type(self.old)(self.old.backbone, self.heads.to(_device(self.old)), *about, kept=self.kept)
 
 
 def _features(ensemble: Ensemble, data: Iterable[Any], progress: bool) -> tuple[Tensor, Tensor]:

@@ -1,5 +1,40 @@
-"""From doubt to decision: a gate with guarantees, reasons, a watch over time."""
+"""From doubt to decision: a gate with guarantees, reasons, and a watch over time."""
 
-from repulse.decide.why import Axis, Neighbour, Reason, Reasons, why
+from repulse.decide.conformal import (
+    benjamini_hochberg,
+    class_scores,
+    class_sets,
+    clopper_pearson,
+    fixed_sequence,
+    interval_scores,
+    intervals,
+    p_values,
+    p_values_by_class,
+    randomised_p_values,
+    threshold,
+)
+from repulse.decide.decision import Decision
+from repulse.decide.gate import Gate
+from repulse.decide.promise import Promise
+from repulse.decide.why import Axis, Neighbour, Reason, Reasons
 
-__all__ = ["Axis", "Neighbour", "Reason", "Reasons", "why"]
+__all__ = [
+    "Axis",
+    "Decision",
+    "Gate",
+    "Neighbour",
+    "Promise",
+    "Reason",
+    "Reasons",
+    "benjamini_hochberg",
+    "class_scores",
+    "class_sets",
+    "clopper_pearson",
+    "fixed_sequence",
+    "interval_scores",
+    "intervals",
+    "p_values",
+    "p_values_by_class",
+    "randomised_p_values",
+    "threshold",
+]
