@@ -1,7 +1,7 @@
-"""What new labels cost, whether wrong ones are found, and why inputs are doubted: on CIFAR-10 by the published ResNet-20.
+"""What new labels cost, whether wrong ones are found, and why inputs are doubted: CIFAR-10, published ResNet-20.
 
-Puts the tables `updates` and `audits` in docs/active-learning.md and the picture in docs/images/why-cifar10.png. Half of the
-test set is validation data; figures are of the other half.
+Puts the tables `updates` and `audits` in docs/active-learning.md and the picture in docs/images/why-cifar10.png. Half of
+the test set is validation data; figures are of the other half.
 
     REPULSE_DATA=data python benchmarks/labels.py    # a quarter of an hour on one core
 """
@@ -9,6 +9,7 @@ test set is validation data; figures are of the other half.
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import time
 from pathlib import Path
@@ -39,7 +40,7 @@ class Lazy:
         self.images, self.x, self.y, self.size = images, x, y, size
 
     def __len__(self) -> int:
-        return -(-len(self.x) // self.size)
+        return math.ceil(len(self.x) / self.size)
 
     def __iter__(self):
         for i in range(0, len(self.x), self.size):
