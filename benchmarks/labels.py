@@ -1,7 +1,7 @@
 """What new labels cost, whether wrong ones are found, and why inputs are doubted: CIFAR-10, published ResNet-20.
 
-Puts the tables `updates` and `audits` in docs/active-learning.md and the picture in docs/images/why-cifar10.png. Half of
-the test set is validation data; figures are of the other half.
+Puts the tables `updates` and `audits` in docs/active-learning.md and the picture in docs/images/why-cifar10.png.
+Half of the test set is validation data; figures are of the other half.
 
     REPULSE_DATA=data python benchmarks/labels.py    # a quarter of an hour on one core
 """
