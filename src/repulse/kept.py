@@ -101,7 +101,7 @@ class KeptFeatures:
             self.targets,
             self.repulsion,
             recipe,
-            classes=None if recipe.task != "classification" else classes if grown else len(weight),
+            classes=None if recipe.task == "regression" else classes if grown else len(weight),
             start=None if grown else (weight, bias),
             taps=backbone.width - backbone.penultimate,
             validation=self.held_out,

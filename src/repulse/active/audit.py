@@ -147,7 +147,7 @@ def audit(ensemble: Ensemble, data: Iterable[Any] | None = None, *, progress: bo
         progress: show a bar when the pass of the network takes more than two seconds.
     """
     kept, heads = ensemble.required_features("audit"), ensemble.heads
-    if heads.task.class_count is None:
+    if heads.task.class_count is None or heads.task.kind != "classification":
         raise DataError(expected("ensemble", "a classifier", f"{heads.task}"))
     features, targets = kept.train, kept.targets
     if data is not None:

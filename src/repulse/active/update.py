@@ -52,7 +52,7 @@ def update(
     if data is not None:
         found = _features(ensemble, data, progress)
         kept = kept.plus(*found)
-        if classes is not None:
+        if recipe.task == "classification" and found[1].ndim == 1:
             classes, names = _with_new_classes(classes, names, found[1], class_names)
     if foreign is not None:
         if recipe.space != "function":
@@ -110,7 +110,7 @@ def _features(ensemble: Ensemble, data: Iterable[Any], progress: bool) -> tuple[
     targets = found.targets
     if targets.shape[1:] == (1,):
         targets = targets.squeeze(1)
-    if ensemble.heads.task.class_count is not None and targets.is_floating_point():
+    if ensemble.heads.task.kind == "classification" and targets.ndim == 1 and targets.is_floating_point():
         if not bool((targets == targets.round()).all()):
             raise DataError(expected("targets", "class indices", f"{targets.dtype} with fractions"))
         targets = targets.long()

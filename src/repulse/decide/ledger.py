@@ -97,7 +97,7 @@ def ledger(
         middle[: len(reference)] = reference.to(middle)
     weight, bias = heads.weight.double(), heads.bias.double()
     weight, bias = weight - weight.mean(dim=0), bias - bias.mean(dim=0)
-    if heads.task.class_count is not None:
+    if heads.task.kind == "classification":
         weight, bias = weight - weight.mean(dim=1, keepdim=True), bias - bias.mean(dim=1, keepdim=True)
     away = columns - middle
     parts = [

@@ -28,7 +28,7 @@ from repulse.decide.neighbours import Neighbours
 from repulse.errors import BackboneError, DataError, check_positive_integer, expected
 from repulse.kept import KeptFeatures
 from repulse.particles.centred import CentredHeads
-from repulse.prediction import ClassPrediction, Prediction
+from repulse.prediction import ClassPrediction, Prediction, RegressionPrediction
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -185,6 +185,8 @@ def why(ensemble: Ensemble, x: Any, *, nearest: int = 5, axes: int = 5) -> Reaso
     check_positive_integer("axes", axes)
     features, alone = _features(ensemble, x)
     prediction = ensemble.heads.predict(features)
+    if prediction.epistemic.ndim != 1 or not isinstance(prediction, ClassPrediction | RegressionPrediction):
+        raise DataError(expected("ensemble", "one that predicts one label or one number", f"{ensemble.heads.task}"))
     found = _Found(ensemble, features, prediction)
     shares, where = found.shares(), found.axes(axes)
     near, repelled, usual = found.nearest(nearest), found.repelled(), found.usual()
@@ -301,7 +303,7 @@ class _Found:
         if neighbours is None or kept is None:
             return [() for _ in self.features]
         distances, indices = neighbours.nearest(self.features, min(count, len(kept.train)))
-        classes = self.ensemble.heads.task.class_count is not None
+        classes = isinstance(self.prediction, ClassPrediction)
 
         def each(i: int) -> Iterator[Neighbour]:
             for index, distance in zip(indices[i].tolist(), (distances[i] / neighbours.usual).tolist(), strict=True):
