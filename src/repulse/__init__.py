@@ -12,7 +12,7 @@
 from repulse import decide, functional, metrics, repulsion
 from repulse._version import __version__
 from repulse.active import Acquisition, ActiveLearning, acquire, batchbald
-from repulse.decide import Decision, Gate, Promise
+from repulse.decide import Decision, Gate, Promise, Watch
 from repulse.ensemble import Ensemble, load
 from repulse.errors import (
     BackboneError,
@@ -68,6 +68,7 @@ __all__ = [
     "RepulseError",
     "RepulsionError",
     "Summary",
+    "Watch",
     "__version__",
     "acquire",
     "batchbald",

@@ -16,11 +16,14 @@ from repulse.decide.conformal import (
 from repulse.decide.decision import Decision
 from repulse.decide.gate import Gate
 from repulse.decide.promise import Promise
+from repulse.decide.watch import Record, Watch
 
 __all__ = [
     "Decision",
     "Gate",
     "Promise",
+    "Record",
+    "Watch",
     "benjamini_hochberg",
     "class_scores",
     "class_sets",
