@@ -144,7 +144,7 @@ def fitted(tmp_path):
         (["fit", "own_data:rows_network", "no.csv"], "Expected DATA to be a folder of images"),
         (["fit", "two words", "train.csv"], "Expected MODEL to be a name of timm"),
         (["fit", "own_data:rows_network", "train.csv", "--classes", "no.txt"], "Expected --classes to be a text file"),
-        (["fit", "own_data:number_network", "train.csv"], "for a classifier with one logit (for regression say --task"),
+        (["fit", "own_data:number_network", "train.csv"], "Expected --classes to be 2 strings, one per class"),
         (["fit", "own_data:rows_network", "train.csv", "--layers", "none"], "--layers"),
         (["fit", "own_data:rows_network", "train.csv", "--last-layer", "9"], "--last-layer"),
         (["fit", "own_data:rows_network", "train.csv", "--validation", "few.csv"], "among the 3 classes of the fit"),

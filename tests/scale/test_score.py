@@ -10,6 +10,7 @@ import sys
 import time
 from pathlib import Path
 
+import jaxtyping
 import pytest
 from pyarrow import parquet
 from typer.testing import CliRunner
@@ -47,6 +48,14 @@ def heads(tmp_path_factory) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("repulse.particles.loop.MIN_STEPS", 20)
         return fit(folder / "heads", "own_data:rows_network", write_rows(folder / "train.parquet"))
+
+
+@pytest.fixture
+def as_users_run_it():
+    """Without the checks of types in annotations."""
+    jaxtyping.config.update("jaxtyping_disable", True)
+    yield
+    jaxtyping.config.update("jaxtyping_disable", False)
 
 
 @pytest.fixture(scope="module")
@@ -148,7 +157,7 @@ def test_one_bad_file_does_not_hold_up_the_others(heads, tmp_path):
         ({"batch_size": 0}, "Expected `batch_size` to be a positive integer"),
     ],
 )
-def test_settings_that_make_no_sense(settings, said, heads, tmp_path):
+def test_settings_that_make_no_sense(settings, said, heads, tmp_path, as_users_run_it):
     with pytest.raises(RecipeError) as caught:
         scale.score(write_rows(tmp_path / "a.csv"), tmp_path / "out", heads, **settings)
     assert said in str(caught.value)

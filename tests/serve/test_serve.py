@@ -225,6 +225,6 @@ def test_drop_an_image_on_the_page_and_see_label_and_doubt(address, heads, tmp_p
         assert trouble == []
         (tmp_path / "no.png").write_bytes(b"no image")
         page.set_input_files("#drop input", tmp_path / "no.png")
-        page.wait_for_function("document.getElementById('error').textContent.includes('a whole image')")
+        page.locator("#error", has_text="a whole image").wait_for()
         assert page.locator("#answer").is_hidden()
         browser.close()
