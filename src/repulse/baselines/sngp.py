@@ -108,6 +108,7 @@ class SNGP(Method):
         """Choose the factor with the smallest NLL on these samples."""
         parts = [self._outputs(part) for part in features.split(4096)]
         logits, variance = (torch.cat(both) for both in zip(*parts, strict=True))
+
         def loss(factor: float) -> float:
             return float(F.cross_entropy(_mean_field(logits, variance, factor), targets))
 

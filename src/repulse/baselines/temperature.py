@@ -59,7 +59,6 @@ class Temperature(Method):
             raise DataError(expected("method", "a classifier", type(prediction).__name__))
         log_probs = prediction.log_probs.double().clamp_min(-1e4)
 
-
         def loss(temperature: float) -> float:
             return float(F.nll_loss(_tempered(log_probs, temperature), targets))
 

@@ -59,9 +59,7 @@ def _add_images() -> None:
     _add("dtd", scenes.read_dtd, scenes.dtd_layouts, ("train", "val", "test", "all", "ten-classes"), COLOUR, 47)
     tiny = "train", "val", *HALVES
     _add("tiny-imagenet", scenes.read_tiny_imagenet, scenes.tiny_imagenet_layouts, tiny, COLOUR, 200)
-    _add(
-        "tiny-imagenet-100", scenes.read_hundred_classes, scenes.hundred_classes_layouts, TRAIN_TEST, COLOUR, 100
-    )
+    _add("tiny-imagenet-100", scenes.read_hundred_classes, scenes.hundred_classes_layouts, TRAIN_TEST, COLOUR, 100)
     for name, folder, classes in (("mnist", "MNIST", glyphs.DIGITS), ("fashion-mnist", "FashionMNIST", glyphs.FASHION)):
         layouts = partial(_pair_layouts, folder)
         _add(f"{name}-32", glyphs.read_upscaled, layouts, ("test",), COLOUR, classes)

@@ -4,9 +4,9 @@ printed_numbers.txt   one line per table with its columns, then networks, and be
 printed_marks.txt     one line per table with its columns, then rows
 
 The numbers of Tables 1 to 3 were read from files that are not published; their source keeps only which are bold (B) and
-which are underlined (u). Names are ours: "letters" is EMNIST, "SVHN crops" is SVHN, "noise" is FakeData, "training data" is dirtyMNIST or
-Cifar10, "16 patches" is Patches-16, and "+ letters" is fs-RLL-E with letters. AUROC is in per cent, as are accuracy and
-ECE.
+which are underlined (u). Names are ours: "letters" is EMNIST, "SVHN crops" is SVHN, "noise" is FakeData, "training
+data" is dirtyMNIST or Cifar10, "16 patches" is Patches-16, and "+ letters" is fs-RLL-E with letters. AUROC is in per
+cent, as are accuracy and ECE.
 """
 
 from __future__ import annotations

@@ -110,8 +110,8 @@ SETS = {
     "upscaled MNIST": OutOfDistributionSet(None, ("mnist-32", "test")),
     "upscaled FashionMNIST": OutOfDistributionSet(None, ("fashion-mnist-32", "test")),
 }
-"""Every out-of-distribution set: those of the paper, what stands in for some (letters, which are notMNIST, for EMNIST, and
-crops of house numbers for SVHN), and a few more."""
+"""Every out-of-distribution set: those of the paper, what stands in for some (letters, which are notMNIST, for EMNIST,
+and crops of house numbers for SVHN), and a few more."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -302,7 +302,15 @@ CIFAR10 = Problem(
     averaged=("CIFAR-100", *PHOTOGRAPHS),
 )
 CIFAR100 = Problem(
-    "cifar100", "CIFAR-100", "cifar100", (3, 32, 100), MEAN, STD, (*PHOTOGRAPHS, *MORE), _sources(32, 16), averaged=PHOTOGRAPHS
+    "cifar100",
+    "CIFAR-100",
+    "cifar100",
+    (3, 32, 100),
+    MEAN,
+    STD,
+    (*PHOTOGRAPHS, *MORE),
+    _sources(32, 16),
+    averaged=PHOTOGRAPHS,
 )
 TINY100 = Problem(
     "tiny-imagenet-100",

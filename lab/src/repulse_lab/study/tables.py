@@ -50,6 +50,13 @@ def methods_as_rows(
     return tables
 
 
+def by_rows(
+    columns: Mapping[str, Column], title: str = "", printed: PaperNumber = not_in_paper
+) -> Callable[[Sequence[Outcome]], list[Table]]:
+    """Return the function from outcomes to `methods_as_rows`, for an experiment that shows nothing else."""
+    return lambda outcomes: methods_as_rows(outcomes, columns, title, printed)
+
+
 def methods_as_columns(
     outcomes: Sequence[Outcome],
     metrics: Mapping[str, Column],

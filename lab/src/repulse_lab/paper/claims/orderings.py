@@ -2,8 +2,9 @@
 
 An ordering is a pair of methods on one network in one metric whose printed numbers differ by more than the margin of
 `verdict`; the tables print no spread of their own. Of Tables 1, 2 and 3 only marks are known: each row in bold is ahead
-of each that is neither bold nor underlined, on whichever network stands in for the paper's. It is judged as a claim with one part is: reproduced if the 95 %
-interval of our difference is on the paper's side of zero, reversed if it is on the other, open if it holds zero.
+of each that is neither bold nor underlined, on whichever network stands in for the paper's. An ordering is judged as a
+claim with one part is: reproduced if the 95 % interval of our difference is on the paper's side of zero, reversed if it
+is on the other, open if it holds zero or if there is none.
 """
 
 from __future__ import annotations
@@ -94,6 +95,12 @@ def markdown(found: Sequence[Ordering]) -> str:
         chosen = [one for one in found if one.word == word]
         if chosen:
             gaps = ["ahead" if one.gap is None else f"ahead by {one.gap:.2f}" for one in chosen]
-            lines = [f"- Table {one.table}: {one.about}; {gap} in the paper" for one, gap in zip(chosen, gaps, strict=True)]
+            lines = [
+                f"- Table {one.table}: {one.about}; {gap} in the paper" for one, gap in zip(chosen, gaps, strict=True)
+            ]
             parts.append(f"## {word.capitalize()} ({len(chosen)})\n\n" + "\n".join(lines))
     return "\n\n".join(parts) + "\n"
+
+
+def _by(gap: float | None) -> str:
+    return "" if gap is None else f" by {gap:.2f}"

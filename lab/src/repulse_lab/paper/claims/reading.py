@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tomllib
+from collections.abc import Mapping
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ SAME = "same"
 def read_claims(path: Path = FILE) -> tuple[Claim, ...]:
     """Return every claim of the file, in its order."""
     content = tomllib.loads(path.read_text(encoding="utf-8"))
-    return tuple(_claim(name, about, content["names"]) for name, about in content["claims"].items())
+    return tuple(claim_of(name, about, content["names"]) for name, about in content["claims"].items())
 
 
 def read_settings(path: Path = FILE) -> dict[str, str]:
@@ -27,8 +28,10 @@ def read_settings(path: Path = FILE) -> dict[str, str]:
     return tomllib.loads(path.read_text(encoding="utf-8"))["settings"]
 
 
-def _claim(name: str, about: dict[str, Any], names: dict[str, str]) -> Claim:
-    lines = about.pop("holds")
+def claim_of(name: str, about: Mapping[str, Any], names: Mapping[str, str]) -> Claim:
+    """Return one claim as the file has it."""
+    about, lines = dict(about), about["holds"]
+    del about["holds"]
     lines = [line.format_map(names) for line in ([lines] if isinstance(lines, str) else lines)]
     relations = {relation for relation in RELATIONS for line in lines if f" {relation} " in line}
     if len(relations) != 1:
@@ -50,8 +53,9 @@ def cases(left: str, right: str) -> list[Case]:
     others, other_metrics, other_places = _parsed(right)
     found = []
     for row, other, metric, place in product(rows, others, metrics, places or [""]):
-        other = row if other == SAME else other
-        theirs = Side(other, (other_metrics or [metric])[0], *_at((other_places or [place])[0]))
+        theirs = Side(
+            row if other == SAME else other, (other_metrics or [metric])[0], *_at((other_places or [place])[0])
+        )
         ours = Side(row, metric, *_at(place))
         found += [(ours, theirs)] if ours != theirs else []
     return found

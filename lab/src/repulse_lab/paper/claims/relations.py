@@ -141,9 +141,7 @@ def _expanded(results: Results, experiment: str, case: Case) -> list[Case]:
     return [(Side(ours.row, name, ours.at), Side(theirs.row, name, theirs.at)) for name in names]
 
 
-def parts_of(
-    results: Results, experiment: str, case: Case, bounds: Bounds, within: float | None = None
-) -> list[Part]:
+def parts_of(results: Results, experiment: str, case: Case, bounds: Bounds, within: float | None = None) -> list[Part]:
     """Return a part for each place at which both sides were run."""
     ours, theirs = case
     fixed = set(ours.at) & set(theirs.at)
@@ -204,4 +202,3 @@ def _absent(results: Results, experiment: str, case: Case) -> str:
 def _plain(row: str) -> str:
     """Return a row without its stars."""
     return row.removesuffix(" + *").replace("-*", "").replace("*", "")
-
