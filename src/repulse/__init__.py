@@ -9,9 +9,10 @@
 (torch.Size([8, 3]), torch.Size([8]), torch.Size([8]))
 """
 
-from repulse import functional, metrics, repulsion
+from repulse import decide, functional, metrics, repulsion
 from repulse._version import __version__
 from repulse.active import Acquisition, ActiveLearning, acquire, batchbald
+from repulse.decide import Decision, Gate, Promise
 from repulse.ensemble import Ensemble, load
 from repulse.errors import (
     BackboneError,
@@ -21,11 +22,14 @@ from repulse.errors import (
     DataError,
     FitWarning,
     NonFiniteLossError,
+    PromiseWarning,
     RecipeError,
     RepulseError,
     RepulsionError,
 )
 from repulse.evaluation import Evaluation, evaluate
+from repulse.multilabel_prediction import MultilabelPrediction
+from repulse.multiregression_prediction import MultiregressionPrediction
 from repulse.particles import tasks
 from repulse.particles.fit import fit_heads, fit_networks
 from repulse.particles.heads import Heads, Networks
@@ -33,6 +37,7 @@ from repulse.particles.history import Epoch
 from repulse.prediction import ClassPrediction, Prediction, RegressionPrediction
 from repulse.recipe import FS_RLL_E, LL_E, PAPER_TRAINING, RLL_E, Recipe
 from repulse.retrofit import retrofit
+from repulse.suggest import Suggestion, suggest
 from repulse.summary import Summary
 
 __all__ = [
@@ -48,23 +53,31 @@ __all__ = [
     "CheckpointError",
     "ClassPrediction",
     "DataError",
+    "Decision",
     "Ensemble",
     "Epoch",
     "Evaluation",
     "FitWarning",
+    "Gate",
     "Heads",
+    "MultilabelPrediction",
+    "MultiregressionPrediction",
     "Networks",
     "NonFiniteLossError",
     "Prediction",
+    "Promise",
+    "PromiseWarning",
     "Recipe",
     "RecipeError",
     "RegressionPrediction",
     "RepulseError",
     "RepulsionError",
+    "Suggestion",
     "Summary",
     "__version__",
     "acquire",
     "batchbald",
+    "decide",
     "evaluate",
     "fit_heads",
     "fit_networks",
@@ -73,5 +86,6 @@ __all__ = [
     "metrics",
     "repulsion",
     "retrofit",
+    "suggest",
     "tasks",
 ]
