@@ -17,12 +17,13 @@ PACKAGES = {"repulse": ROOT / "src", "repulse_lab": ROOT / "lab" / "src"}
 
 LAYERS = (
     {"__init__", "__main__"},
-    {"cli", "demo", "integrations", "scale"},
-    {"decide", "active", "evaluation"},
+    {"cli", "commands", "demo", "integrations", "scale", "serve"},
+    {"decide", "active", "evaluation", "files"},
     {"suggest"},
     {"retrofit", "ensemble", "checkpoint", "baselines"},
     {"summary"},
     {"functional", "particles", "backbone", "repulsion", "metrics"},
+    {"multilabel_prediction", "multiregression_prediction"},
     {"prediction", "recipe", "errors"},
 )
 """Rooms of the library, from those that use to those that are used; private modules are in the last layer."""

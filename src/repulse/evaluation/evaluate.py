@@ -9,13 +9,15 @@ import json
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields
+from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
-from tqdm import tqdm
 
 from repulse._files import with_nan, without_nan, write_whole
+from repulse._html import table
+from repulse._progress import progress_bar
 from repulse.backbone.batches import input_batches, labelled_batches, limit_batch_size
 from repulse.baselines.contract import Predictor
 from repulse.ensemble import Ensemble
@@ -24,7 +26,9 @@ from repulse.evaluation import summary
 from repulse.evaluation.overlap import Index
 from repulse.evaluation.passes import Pass, pass_over
 from repulse.metrics.resampling import Interval
-from repulse.prediction import ClassPrediction
+from repulse.multilabel_prediction import MultilabelPrediction
+from repulse.multiregression_prediction import MultiregressionPrediction
+from repulse.prediction import ClassPrediction, Prediction
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -41,10 +45,12 @@ class Evaluation:
 
     Attributes:
         name: name of the method.
-        task: "classification" or "regression".
+        task: "classification", "multilabel" or "regression".
         counts: number of samples of each set; "id" is the in-distribution set.
         id: metrics on in-distribution data: accuracy, nll, brier, ece, adaptive_ece, aurc, coverage_at_5,
-            misclassification_auroc and, with human labels, human_correlation; for regression rmse, nll, coverage_95.
+            misclassification_auroc and, with human labels, human_correlation; for several labels nll, ece,
+            adaptive_ece, auroc, average_precision and f1, means over labels, and of each label under `"ece[0]"`; for
+            regression rmse, nll, coverage_95, those of several targets under `"rmse[0]"`.
             Predictions are ranked by their total uncertainty.
         ood: for each out-of-distribution set auroc, aupr_out, aupr_in and fpr95 of the method's score.
         oracle: share of repulsion samples in each out-of-distribution set that contains any: not a fair test.
@@ -112,9 +118,25 @@ class Evaluation:
             why = f"something else ({type(reason).__name__}: {reason})"
             raise CheckpointError(expected("source", "the JSON of an evaluation", why)) from reason
 
+    def _repr_html_(self) -> str:
+        """Return all metrics as two tables, as in `repr`."""
+        inside = table(list(self.id), [[f"{value:.4g}" for value in self.id.values()]])
+        head = f"<p>{escape(self.name)}: {self.counts['id']:,} samples</p>"
+        if not self.ood:
+            return head + inside
+        columns = list(next(iter(self.ood.values())))
+        rows = [
+            [key + " †" * (key in self.oracle), *(f"{v:.4g}" for v in found.values())]
+            for key, found in self.ood.items()
+        ]
+        marks = [f"† {100 * share:.3g} % of {key} are repulsion samples" for key, share in self.oracle.items()]
+        notes = [*marks, *(f"! {100 * share:.3g} % of {key}" for key, share in self.leaks.items())]
+        return head + inside + table(["out of distribution", *columns], rows, "; ".join(notes))
+
     def __repr__(self) -> str:
         lines = [f"Evaluation of {self.name}: {self.counts['id']:,} samples, {self.milliseconds:.3g} ms per 1000"]
-        lines += [f"  {key.replace('_', ' '):<24}{value:8.4f}" for key, value in self.id.items()]
+        shown = {key: value for key, value in self.id.items() if self.task != "multilabel" or "[" not in key}
+        lines += [f"  {key.replace('_', ' '):<24}{value:8.4f}" for key, value in shown.items()]
         if self.ood:
             width = max(24, 2 + max(map(len, self.ood)))
             columns = list(next(iter(self.ood.values())))
@@ -166,14 +188,7 @@ def evaluate(
         repelled.add(batch)
 
     def run(label: str, batches: Iterator[tuple[Any, Tensor | None]], known: dict[str, Index]) -> Pass:
-        bar = tqdm(
-            limit_batch_size(batches, batch_size),
-            f"evaluating {label}",
-            unit="batch",
-            delay=2,
-            disable=not progress,
-            leave=False,
-        )
+        bar = progress_bar(limit_batch_size(batches, batch_size), f"evaluating {label}", unit="batch", show=progress)
         return pass_over(method, label, iter(bar), known, own)
 
     inside = run("id", labelled_batches(id, "id"), {"repulsion": repelled})
@@ -188,10 +203,9 @@ def evaluate(
 
 def _evaluation(name: str, inside: Pass, outside: dict[str, Pass], human: Tensor | None, repeats: int) -> Evaluation:
     prediction, targets = inside.prediction, inside.targets
-    if isinstance(prediction, ClassPrediction):
-        found = summary.of_classes(prediction, targets, inside.aleatoric, inside.total, human, repeats)  # pyright: ignore[reportArgumentType]
-    else:
-        found = summary.of_numbers(prediction, targets, repeats)  # pyright: ignore[reportArgumentType]
+    assert prediction is not None
+    assert targets is not None
+    task, found = _metrics(prediction, targets, inside, human, repeats)
     ranked = {key: summary.of_scores(inside.scores, run.scores, repeats) for key, run in outside.items()}
     intervals = {"id": found.intervals, **{key: bounds for key, (_, bounds) in ranked.items()}} if repeats else {}
     leaks = {
@@ -201,7 +215,7 @@ def _evaluation(name: str, inside: Pass, outside: dict[str, Pass], human: Tensor
     sets = {"id": inside, **outside}
     return Evaluation(
         name=name,
-        task="classification" if isinstance(prediction, ClassPrediction) else "regression",
+        task=task,
         counts={key: len(run.scores) for key, run in sets.items()},
         id=found.metrics,
         ood={key: values for key, (values, _) in ranked.items()},
@@ -213,6 +227,20 @@ def _evaluation(name: str, inside: Pass, outside: dict[str, Pass], human: Tensor
         risk_coverage=found.risk_coverage,
         histograms=summary.histograms({key: run.scores for key, run in sets.items()}),
     )
+
+
+def _metrics(
+    prediction: Prediction, targets: Tensor, inside: Pass, human: Tensor | None, repeats: int
+) -> tuple[str, summary.Summary]:
+    """Return the name of the task, and the metrics of its kind of prediction."""
+    if isinstance(prediction, ClassPrediction):
+        args = (inside.aleatoric, inside.total, human, repeats)
+        return "classification", summary.of_classes(prediction, targets, *args)  # pyright: ignore[reportArgumentType]
+    if isinstance(prediction, MultilabelPrediction):
+        return "multilabel", summary.of_labels(prediction, targets, repeats)
+    if isinstance(prediction, MultiregressionPrediction):
+        return "regression", summary.of_targets(prediction, targets, repeats)
+    return "regression", summary.of_numbers(prediction, targets, repeats)  # pyright: ignore[reportArgumentType]
 
 
 def _named(ood: Mapping[str, Any] | None) -> dict[str, Any]:
