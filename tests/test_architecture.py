@@ -17,8 +17,8 @@ PACKAGES = {"repulse": ROOT / "src", "repulse_lab": ROOT / "lab" / "src"}
 
 LAYERS = (
     {"__init__", "__main__"},
-    {"cli", "demo", "integrations", "scale"},
-    {"decide", "active", "evaluation"},
+    {"cli", "commands", "demo", "integrations", "scale", "serve"},
+    {"decide", "active", "evaluation", "files"},
     {"suggest"},
     {"retrofit", "ensemble", "checkpoint", "kept", "baselines"},
     {"summary"},

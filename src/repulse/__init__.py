@@ -12,7 +12,7 @@
 from repulse import decide, functional, metrics, repulsion
 from repulse._version import __version__
 from repulse.active import Acquisition, ActiveLearning, Audit, acquire, audit, batchbald
-from repulse.decide import Decision, Gate, Promise
+from repulse.decide import Decision, Gate, Promise, Watch
 from repulse.ensemble import Ensemble, load
 from repulse.errors import (
     BackboneError,
@@ -75,6 +75,7 @@ __all__ = [
     "RepulsionError",
     "Suggestion",
     "Summary",
+    "Watch",
     "__version__",
     "acquire",
     "audit",

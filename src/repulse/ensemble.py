@@ -21,12 +21,14 @@ from repulse.backbone.split import Backbone
 from repulse.errors import DataError, expected
 from repulse.kept import KeptFeatures
 from repulse.particles.heads import Heads
-from repulse.particles.history import Epoch
+from repulse.particles.history import History
 from repulse.prediction import Prediction
 from repulse.recipe import Recipe
 from repulse.summary import Summary
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
     from repulse.decide.gate import Gate
     from repulse.decide.promise import Sets
     from repulse.decide.why import Reason, Reasons
@@ -72,9 +74,22 @@ class Ensemble(nn.Module):
         return self.heads.recipe
 
     @property
-    def history(self) -> tuple[Epoch, ...]:
-        """Diagnostics of the fit, one record per epoch."""
-        return self.heads.history
+    def history(self) -> History:
+        """Diagnostics of the fit, one record per epoch; a table in notebooks, `history.to_frame()` for pandas."""
+        return History(self.heads.history)
+
+    def plot(self, path: str | Path | None = None) -> Figure:
+        """Plot the fit: the loss, and how far heads disagree on the data and where they repel each other.
+
+        Args:
+            path: where to write the figure, in the format of the suffix.
+        """
+        from repulse._pictures import fit_panels, save_picture
+
+        figure = fit_panels(self.history)
+        if path is not None:
+            save_picture(figure, path)
+        return figure
 
     def summary(self) -> Summary:
         """Return what was measured at the fit: network and ensemble side by side, and what was chosen or assumed."""

@@ -16,6 +16,7 @@ from repulse.decide.conformal import (
 from repulse.decide.decision import Decision
 from repulse.decide.gate import Gate
 from repulse.decide.promise import Promise
+from repulse.decide.watch import Record, Watch
 from repulse.decide.why import Axis, Neighbour, Reason, Reasons
 
 __all__ = [
@@ -26,6 +27,8 @@ __all__ = [
     "Promise",
     "Reason",
     "Reasons",
+    "Record",
+    "Watch",
     "benjamini_hochberg",
     "class_scores",
     "class_sets",

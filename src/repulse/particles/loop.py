@@ -12,6 +12,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from repulse._mapped import MAX_ELEMENTS
+from repulse._progress import progress_bar
 from repulse.particles.fast.step import ClosedFormStep, has_closed_form
 from repulse.particles.fit_data import FitData, StepDiagnostics, StepResult, identity
 from repulse.particles.forces import gaussian_process_prior, mix_driving, repel
@@ -81,7 +82,7 @@ def _run(particles: Particles, loop: _FitLoop, epochs: int, progress: bool) -> t
     history: list[Epoch] = []
     good = {name: value.clone() for name, value in particles.state_dict().items()}
     name = f"fitting {loop.heads} heads"
-    with tqdm(total=loop.total, desc=name, unit="step", delay=2.0, disable=not progress, leave=False) as bar:
+    with progress_bar(name=name, total=loop.total, unit="step", show=progress) as bar:
         for epoch in range(epochs):
             try:
                 record = loop.run_epoch(bar)
