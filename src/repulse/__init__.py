@@ -11,8 +11,8 @@
 
 from repulse import decide, functional, metrics, repulsion
 from repulse._version import __version__
-from repulse.active import Acquisition, ActiveLearning, acquire, batchbald
-from repulse.decide import Decision, Gate, Promise
+from repulse.active import Acquisition, ActiveLearning, Audit, acquire, audit, batchbald
+from repulse.decide import Decision, Gate, Promise, Watch
 from repulse.ensemble import Ensemble, load
 from repulse.errors import (
     BackboneError,
@@ -38,6 +38,7 @@ from repulse.particles.history import Epoch
 from repulse.prediction import ClassPrediction, Prediction, RegressionPrediction
 from repulse.recipe import FS_RLL_E, LL_E, PAPER_TRAINING, RLL_E, Recipe
 from repulse.retrofit import retrofit
+from repulse.suggest import Suggestion, suggest
 from repulse.summary import Summary
 
 __all__ = [
@@ -47,6 +48,7 @@ __all__ = [
     "RLL_E",
     "Acquisition",
     "ActiveLearning",
+    "Audit",
     "BackboneError",
     "CacheError",
     "CacheWarning",
@@ -73,9 +75,12 @@ __all__ = [
     "RegressionPrediction",
     "RepulseError",
     "RepulsionError",
+    "Suggestion",
     "Summary",
+    "Watch",
     "__version__",
     "acquire",
+    "audit",
     "batchbald",
     "decide",
     "evaluate",
@@ -86,5 +91,6 @@ __all__ = [
     "metrics",
     "repulsion",
     "retrofit",
+    "suggest",
     "tasks",
 ]

@@ -46,14 +46,14 @@ def test_any_entry_may_be_anything_and_nothing_but_our_error_comes(folder):
     said: list[str] = []
     everywhere = [path for path in places(whole) if path[0] != "digest"]
     for i, path in enumerate(everywhere):
-        for value in VALUES[i % 2 :: 2]:
+        for value in VALUES[i % 5 :: 5]:
             write(folder, changed(whole, path, value), sealed=True)
             try:
                 ensemble = repulse.load(folder, model)
                 ensemble.predict(torch.zeros(2, 4))
             except repulse.RepulseError as reason:  # also of taps that are not those of this network
                 said.append(str(reason))
-    assert len(said) > 400
+    assert len(said) > 100
     assert all(words.startswith("Expected ") and "\n" not in words for words in said)
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 200_000
 

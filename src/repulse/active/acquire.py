@@ -16,9 +16,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
-from tqdm import tqdm
 
 from repulse._files import explaining_writes, read_regular, sealed, unsealed, write_whole
+from repulse._progress import progress_bar
 from repulse.active.batchbald import batchbald
 from repulse.backbone.batches import input_batches, limit_batch_size, size_of
 from repulse.backbone.reading import shuffles
@@ -78,7 +78,7 @@ def acquire(
     taken = _indices("exclude", exclude)
     limit = max(candidates, k) if score == "batchbald" else None
     count, kept = 0, []
-    bar = tqdm(_batches(ensemble, pool, batch_size), "acquiring", unit="batch", delay=2, disable=not progress)
+    bar = progress_bar(_batches(ensemble, pool, batch_size), "acquiring", unit="batch", show=progress)
     for inputs in bar:
         indices = torch.arange(count, count + size_of(inputs))
         count += len(indices)

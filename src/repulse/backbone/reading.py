@@ -14,8 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, RandomSampler, SubsetRandomSampler, WeightedRandomSampler
-from tqdm import tqdm
 
+from repulse._progress import progress_bar
 from repulse.errors import DataError, expected
 
 _GLOBAL_STATES = threading.RLock()
@@ -90,7 +90,7 @@ def length_of(data: Iterable[Any]) -> int | None:
 
 def bar(data: Iterable[Any], name: str, total: int | None, progress: bool) -> Iterable[Any]:
     """Show a progress bar over batches if they take more than two seconds."""
-    return tqdm(data, desc=name, total=total, unit="batch", delay=2.0, disable=not progress, leave=False)
+    return progress_bar(data, name, total=total, unit="batch", show=progress)
 
 
 def read_ahead(batches: Iterable[Any], device: torch.device) -> Generator[Any]:
