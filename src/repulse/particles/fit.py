@@ -122,7 +122,7 @@ def fit_heads(
         if recipe.centre == "network" and start is not None:
             warnings.warn(
                 "Heads that see no distances (`whiten=False` or `distances=False`) are left as they were fitted, not "
-                "put around the network, which nothing would let go of far away. Say `centre='heads'` if that is meant.",
+                "put around the network, which nothing would let go of far away. Say `centre='heads'` if you mean it.",
                 FitWarning,
                 stacklevel=2,
             )
