@@ -16,9 +16,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, RandomSampler, SubsetRandomSampler, WeightedRandomSampler
-from tqdm import tqdm
 
 from repulse._files import write_whole
+from repulse._progress import progress_bar
 from repulse.active.batchbald import batchbald
 from repulse.backbone.batches import input_batches, limit_batch_size, size_of
 from repulse.ensemble import Ensemble
@@ -77,7 +77,7 @@ def acquire(
     taken = _indices("exclude", exclude)
     limit = max(candidates, k) if score == "batchbald" else None
     count, kept = 0, []
-    bar = tqdm(_batches(ensemble, pool, batch_size), "acquiring", unit="batch", delay=2, disable=not progress)
+    bar = progress_bar(_batches(ensemble, pool, batch_size), "acquiring", unit="batch", show=progress)
     for inputs in bar:
         indices = torch.arange(count, count + size_of(inputs))
         count += len(indices)

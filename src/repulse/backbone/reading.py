@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from tqdm import tqdm
 
+from repulse._progress import progress_bar
 from repulse.errors import DataError, expected
 
 
@@ -70,7 +70,7 @@ def length_of(data: Iterable[Any]) -> int | None:
 
 def bar(data: Iterable[Any], name: str, total: int | None, progress: bool) -> Iterable[Any]:
     """Show a progress bar over batches if they take more than two seconds."""
-    return tqdm(data, desc=name, total=total, unit="batch", delay=2.0, disable=not progress, leave=False)
+    return progress_bar(data, name, total=total, unit="batch", show=progress)
 
 
 def read_ahead(batches: Iterable[Any], device: torch.device) -> Generator[Any]:

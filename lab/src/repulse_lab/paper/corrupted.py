@@ -99,8 +99,14 @@ def _seconds(about: Mapping[str, Any]) -> float:
 
 @work(*CODE, "repulse_lab.study.features", "repulse_lab.study.cells", seconds=_seconds)
 def judge_under_corruption(about: Mapping[str, Any], place: Place) -> Result:
-    """A method, fitted on clean training features, on all corrupted images."""
+    """Judge a method, fitted on clean training features, on all corrupted images.
+
+    What calibrates is calibrated on the clean test images that are not judged.
+    """
     trial, _ = fit_method(about, place)
+    if trial.method.calibrates:
+        rest = slice(about["count"], None)
+        trial.method.calibrate(trial.sets()[0][rest], trial.images.test_targets[rest])
     networks = networks_of(about)
     changes = [features_of(about["problem"], *one, place).transform(about.get("layers", "last")) for one in networks]
     found: dict[tuple[str, int], dict[str, float]] = {}
