@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -14,11 +15,19 @@ from repulse._mapped import row_chunks
 from repulse._modes import without_autocast
 from repulse.errors import (
     DataError,
+    FitWarning,
     NonFiniteLossError,
     check_positive_integer,
     expected,
 )
-from repulse.particles.calibrate import HELD_OUT, assume_noise_of, centre_classes, centre_numbers, release_of
+from repulse.particles.calibrate import (
+    HELD_OUT,
+    assume_noise_of,
+    centre_classes,
+    centre_known_noise,
+    centre_numbers,
+    release_of,
+)
 from repulse.particles.centre import MARGIN, Centre
 from repulse.particles.centred import CentredHeads
 from repulse.particles.checks import check_repulsion, check_values
@@ -35,6 +44,9 @@ from repulse.recipe import Recipe, check_recipe
 
 TAP_SCALES = (TAP_SCALE, 1.0)
 """Spreads of whitened features that are tried; the first stays unless beaten."""
+
+ALONE_STRENGTH = 0.03
+"""Strength, if it is "auto", of a regression without a network: more would inflate the noise that its heads predict."""
 
 WARM_SHARE = 0.1
 """Share of the passes that a fit needs which starts from fitted heads."""
@@ -116,6 +128,13 @@ def fit_heads(
     held_out = None if validation is None else _check_validation(validation, features, task, recipe)
     fit = _Fit(features, targets, repulsion_features, recipe, task, taps, start, warm, progress)
     if recipe.centre == "heads" or not (recipe.whiten and recipe.distances):
+        if recipe.centre == "network" and start is not None:
+            warnings.warn(
+                "Heads that see no distances (`whiten=False` or `distances=False`) are left as they were fitted, not "
+                "put around the network, which nothing would let go of far away. Say `centre='heads'` if you mean it.",
+                FitWarning,
+                stacklevel=2,
+            )
         plain = dataclasses.replace(fit, recipe=recipe.replace(distances=False))
         return plain.run(TAP_SCALE if isinstance(recipe.tap_scale, str) else recipe.tap_scale)[0]
     network = None if start is None else check_last_layer(start, task, features.shape[1] - taps)
@@ -193,7 +212,12 @@ def _fit_classes(
     found: CentredHeads | None = None
     release: Release | None = None
     for scale in scales:
-        heads, view = fit.run(scale)
+        try:
+            heads, view = fit.run(scale)
+        except NonFiniteLossError:
+            if found is None:
+                raise
+            continue  # there are heads, if not the best ones
         assert view.distances is not None
         release = release or release_of(view.distances, fit.features, fit.taps, validation)
         made = centre_classes(heads, view, release, network, validation)
@@ -213,12 +237,15 @@ def _fit_numbers(
     """Fit a regression's heads around the network, with noise that validation rows show, or that must be assumed."""
     scale = 1.0 if isinstance(fit.recipe.tap_scale, str) else fit.recipe.tap_scale
     if network is None:
-        return dataclasses.replace(fit, recipe=fit.recipe.replace(distances=False)).run(scale)[0]
+        strength = ALONE_STRENGTH if isinstance(fit.recipe.strength, str) else fit.recipe.strength
+        alone = fit.recipe.replace(distances=False, strength=strength)
+        return dataclasses.replace(fit, recipe=alone).run(scale)[0]
     if fit.recipe.noise is not None:
         heads, view = fit.run(scale)
         assert view.distances is not None
         release = release_of(view.distances, fit.features, fit.taps, validation)
-        return CentredHeads.around(heads, view.distances, release, network, Centre(), heads.task)
+        made = CentredHeads.around(heads, view.distances, release, network, Centre(), heads.task)
+        return made if validation is None else centre_known_noise(made, validation)
     assumed = assume_noise_of(fit.features, fit.targets, network, validation, inputs)
     held_out = validation
     if validation is None:
