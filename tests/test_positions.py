@@ -277,6 +277,15 @@ def test_what_cannot_be_had_at_every_position(name, textures):
     assert all(word in str(error.value) for word in words), str(error.value)
 
 
+def test_verbs_that_are_for_one_output_per_input_say_so(textures):
+    _, images, _, data, ensemble = textures
+    for verb in (lambda: ensemble.why(images[:2]), lambda: ensemble.forget([0]), lambda: ensemble.update(data)):
+        with pytest.raises(DataError, match="one output per input"):
+            verb()
+    with pytest.raises(DataError):
+        ensemble.gate(data)
+
+
 def test_pictures(textures, tmp_path):
     pytest.importorskip("matplotlib")
     _, images, _, _, ensemble = textures

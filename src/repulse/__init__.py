@@ -11,8 +11,8 @@
 
 from repulse import decide, functional, metrics, repulsion
 from repulse._version import __version__
-from repulse.active import Acquisition, ActiveLearning, acquire, batchbald
-from repulse.decide import Decision, Gate, Promise
+from repulse.active import Acquisition, ActiveLearning, Audit, acquire, audit, batchbald
+from repulse.decide import Decision, Gate, Promise, Watch
 from repulse.ensemble import Ensemble, load
 from repulse.errors import (
     BackboneError,
@@ -20,6 +20,7 @@ from repulse.errors import (
     CacheWarning,
     CheckpointError,
     DataError,
+    DataWarning,
     FitWarning,
     NonFiniteLossError,
     PromiseWarning,
@@ -38,6 +39,7 @@ from repulse.position_prediction import DensePrediction, TokenPrediction
 from repulse.prediction import ClassPrediction, Prediction, RegressionPrediction
 from repulse.recipe import FS_RLL_E, LL_E, PAPER_TRAINING, RLL_E, Recipe
 from repulse.retrofit import retrofit
+from repulse.suggest import Suggestion, suggest
 from repulse.summary import Summary
 
 __all__ = [
@@ -47,12 +49,14 @@ __all__ = [
     "RLL_E",
     "Acquisition",
     "ActiveLearning",
+    "Audit",
     "BackboneError",
     "CacheError",
     "CacheWarning",
     "CheckpointError",
     "ClassPrediction",
     "DataError",
+    "DataWarning",
     "Decision",
     "DensePrediction",
     "Ensemble",
@@ -73,10 +77,13 @@ __all__ = [
     "RegressionPrediction",
     "RepulseError",
     "RepulsionError",
+    "Suggestion",
     "Summary",
     "TokenPrediction",
+    "Watch",
     "__version__",
     "acquire",
+    "audit",
     "batchbald",
     "decide",
     "evaluate",
@@ -87,5 +94,6 @@ __all__ = [
     "metrics",
     "repulsion",
     "retrofit",
+    "suggest",
     "tasks",
 ]

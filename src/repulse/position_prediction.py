@@ -16,6 +16,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn import functional as F
 
+from repulse._extras import needs
 from repulse.errors import DataError, check_choice, expected
 from repulse.prediction import P, Prediction
 
@@ -106,7 +107,7 @@ class DensePrediction(PositionPrediction):
         (torch.Size([1, 3, 4]), torch.Size([1, 3, 4]), tensor([0.1000]))
     """
 
-    def plot(
+    def plot(  # pyright: ignore[reportIncompatibleMethodOverride]
         self,
         image: Tensor | None = None,
         sample: int = 0,
@@ -121,10 +122,8 @@ class DensePrediction(PositionPrediction):
             class_names: for the legend.
             path: where to write the figure, in the format of the suffix.
         """
-        try:
+        with needs("matplotlib", extra="plots"):
             from matplotlib.figure import Figure
-        except ImportError as reason:
-            raise ImportError("Plots need matplotlib: `pip install repulse[plots]`.") from reason
 
         if self.entropies.ndim != 3:
             raise DataError(expected("prediction", "of pixels, (B, K, H, W), for a picture", tuple(self.probs.shape)))
