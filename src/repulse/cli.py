@@ -19,6 +19,7 @@ from repulse.commands.language import in_words_of_commands
 from repulse.commands.report import report
 from repulse.commands.score import score
 from repulse.commands.serve import serve
+from repulse.commands.suggest import suggest
 from repulse.errors import RepulseError
 
 app = typer.Typer(
@@ -52,6 +53,7 @@ app.command()(fit)
 app.command()(score)
 app.command()(report)
 app.command()(serve)
+app.command()(suggest)
 
 
 @app.command()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 
 import numpy as np
@@ -16,8 +17,10 @@ from own_data import rows_network, write_images, write_rows, write_texts
 from repulse import cli
 from repulse.backbone.split import Backbone
 from repulse.commands.language import in_words_of_commands
+from repulse.commands.suggest import _next
 from repulse.files import Opening
 from repulse.files.opening import open_heads
+from repulse.suggest import Suggestion, Trial
 
 
 @pytest.fixture(autouse=True)
@@ -121,6 +124,34 @@ def test_classes_from_a_file_and_strict(tmp_path):
     done = run("fit", "own_data:rows_network", train, "--classes", "names.txt", "--validation", train, "--strict")
     assert Opening.read("heads").classes == ("yes", "no", "so")
     assert done.exit_code == int("\n! " in done.output)
+
+
+def test_suggest_ends_with_the_command_to_fit(tmp_path):
+    train, other = write_rows(tmp_path / "train.csv", 120), write_rows(tmp_path / "other.csv", seed=1)
+    done = run("suggest", "own_data:rows_network", train, "--repulsion", f"other={other}")
+    assert re.search(r"^nowhere .*\n(.*\n)*other ", done.output, re.MULTILINE)
+    assert "judged on" in done.output
+    assert "next: repulse" in done.output
+    assert not (tmp_path / "heads").exists()
+
+
+def trial(source):
+    values = {"strength": 0.3, "layers": "auto", "others": 90.0, "gain": 2.0, "error": 0.1, "mistakes": 70.0}
+    return Trial(source=source, **values, nll=1.0, costly=False, score=2.0)
+
+
+@pytest.mark.parametrize(
+    ("source", "repulsion", "command"),
+    [
+        ("auto", "auto", "repulse fit M D --repulsion auto --strength 0.3 --layers auto"),
+        ("photos", [], "repulse fit M D --repulsion 'my photos' --strength 0.3 --layers auto"),
+        ("nowhere", None, "repulse fit M D --repulsion none"),
+        ("Shell()", "shell", "repulse.retrofit(..., repulsion=repulse.suggest(...).repulsion)"),
+    ],
+)
+def test_a_suggestion_in_options_of_fit(source, repulsion, command):
+    found = Suggestion(repulsion, repulse.Recipe(), trial(source))
+    assert _next(found, {"photos": "my photos"}, "M D")[0] == command
 
 
 def test_heads_can_be_opened_with_the_network_elsewhere(tmp_path):
