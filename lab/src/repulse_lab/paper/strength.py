@@ -67,7 +67,7 @@ def sweep_strength(about: Mapping[str, Any], place: Place) -> Result:
 
 
 def plan(options: RunOptions) -> Plan:
-    """Every strength in both spaces, on digits and on photographs."""
+    """Plan every strength in both spaces, on digits and on photographs."""
     plans = [grid.plan(options) for grid in GRIDS]
     cells = [cell for one in plans for cell in one.cells]
     notes = (
