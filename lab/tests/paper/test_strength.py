@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
 
 from repulse import metrics
-from repulse.repulsion import PatchShuffle, SyntheticImages
+from repulse.repulsion import PatchShuffle
 from repulse_lab.jobs.job import Place
 from repulse_lab.paper import strength
 from repulse_lab.study import problems
@@ -21,8 +22,8 @@ from tiny_problem import light_and_static, tiny_problem, trained_network
 def place(tmp_path, monkeypatch):
     """A place in which rows of light are CIFAR-10, and there is nothing else."""
     images = light_and_static()
-    images.repulsion["Tiny ImageNet"] = images.repulsion["more static"]
-    images.repulsion |= {"16 patches": PatchShuffle(4), "synthetic images": SyntheticImages()}
+    others = {"Tiny ImageNet": images.repulsion["more static"], "16 patches": PatchShuffle(4)}
+    images = replace(images, repulsion={**images.repulsion, **others, "synthetic images": PatchShuffle(4)})
     monkeypatch.setattr("repulse.particles.loop.MIN_STEPS", 60)
     monkeypatch.setitem(
         problems.PROBLEMS, "cifar10", tiny_problem(images, lambda name: trained_network(images), "cifar10")
@@ -69,7 +70,7 @@ def test_the_choice_is_made_where_nothing_is_reported():
         labels = {"repulsion": "Tiny ImageNet", "on": space, "strength": number, "row": f"{space} {number}"}
         outcomes.append(outcome("fs-RLL-E", value, validation, **labels))
     chosen, *_ = strength.made_tables(outcomes)
-    assert [row.name for row in chosen.rows] == [
+    assert [name for name, *_ in chosen.rows] == [
         "ResNet-20, Tiny ImageNet, logits",
         "ResNet-20, Tiny ImageNet, probabilities",
     ]

@@ -105,7 +105,7 @@ def made_tables(outcomes: Sequence[Outcome]) -> list[Table]:
     columns = [
         Column("strength", 4),
         Column("validation AUROC", 1),
-        Column("gain over LL-E", 2, "higher"),
+        Column("gain over LL-E", 2),
         Column("ECE", 2),
     ]
     chosen = Table("network, set, space", columns, title="The strength with the largest validation AUROC")

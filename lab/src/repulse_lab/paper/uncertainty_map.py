@@ -49,7 +49,7 @@ GRID = Grid(
     seconds=lambda about: 8.0 if about["method"] == "repulse" else 4.0,
 )
 def map_uncertainty(about: Mapping[str, Any], place: Place) -> Result:
-    """Find where each set lies on the map: means, counts in bins and, for the first seed, some points with their images."""
+    """Find where each set lies on the map: means, counts in bins and, for the first seed, some points with images."""
     trial, _ = fit_method(about, place)
     assert trial.images.pairs is not None
     clean = trial.images.pairs.clean
