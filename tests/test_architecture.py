@@ -21,7 +21,7 @@ LAYERS = (
     {"decide", "active", "evaluation"},
     {"suggest"},
     {"retrofit", "ensemble", "checkpoint", "baselines"},
-    {"summary"},
+    {"summary", "deploy"},
     {"functional", "particles", "backbone", "repulsion", "metrics"},
     {"prediction", "recipe", "errors"},
 )

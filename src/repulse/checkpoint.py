@@ -32,6 +32,7 @@ from repulse._files import sweep, write_whole
 from repulse._version import __version__
 from repulse.backbone.endings import Ending, is_last_layer
 from repulse.backbone.fingerprint import architecture_of, weights_of
+from repulse.backbone.forms import Form
 from repulse.backbone.split import Backbone, unwrap
 from repulse.backbone.taps import Tap
 from repulse.errors import CheckpointError, expected
@@ -77,6 +78,7 @@ def save(contents: Contents, folder: str | Path) -> Path:
         "ending": dataclasses.asdict(backbone.ending),
         "several": backbone.several,
         "taps": [dataclasses.asdict(tap) for tap in backbone.taps],
+        "inputs": [dataclasses.asdict(form) for form in backbone.forms],
         "repulsion": contents.repulsion,
         "class_names": contents.class_names,
         "summary": None if contents.summary is None else contents.summary.to_dict(),
@@ -132,13 +134,14 @@ def read(folder: str | Path, model: nn.Module) -> Contents:
         heads.load_state_dict(_read_weights(folder, about["heads"]), assign=True)  # of the type they were saved in
         layers = [model.get_submodule(name) for name in ending.layers]
         names, repulsion, several = about["class_names"], about["repulsion"], about["several"]
+        forms = [Form(**_with_tuples(form)) for form in about.get("inputs", ())]  # older ones do not say
         summary = None if about["summary"] is None else Summary.from_dict(about["summary"])
     except CheckpointError:
         raise
     except (KeyError, TypeError, AttributeError, ValueError, RuntimeError) as reason:
         got = f"entries that make no sense: {' '.join(str(reason).split())}"
         raise CheckpointError(expected(str(folder / METADATA), "as `save` wrote it", got)) from reason
-    backbone = Backbone(model, ending, taps, several)
+    backbone = Backbone(model, ending, taps, several, forms)
     if not all(map(is_last_layer, layers)) or backbone.width != heads.features:
         got = f"{backbone.width} from this network"
         raise CheckpointError(expected("features", f"{heads.features}, as the heads take", got))

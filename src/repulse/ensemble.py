@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import html
-import inspect
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
@@ -13,10 +12,11 @@ import torch
 from torch import Tensor, nn
 
 from repulse import checkpoint
-from repulse.backbone.batches import explaining_failures, inputs_of, is_one_batch, to_device
+from repulse.backbone.batches import as_inputs, explaining_failures, inputs_of, is_one_batch, to_device
 from repulse.backbone.fingerprint import fingerprint_of
 from repulse.backbone.reading import bar, length_of, read_ahead
 from repulse.backbone.split import Backbone
+from repulse.deploy import Deployed
 from repulse.errors import DataError, expected
 from repulse.particles.heads import Heads
 from repulse.particles.history import Epoch
@@ -92,11 +92,7 @@ class Ensemble(nn.Module):
         In place of a single logit, the log of the odds; for regression the mean; `(B, 1)`, or `(B,)` if the network
         returns that.
         """
-        if named and inputs:  # all of them by name
-            bound = inspect.signature(self.model.forward).bind(*inputs, **named)
-            named = {key: value for key, value in bound.arguments.items() if key in bound.signature.parameters}
-        x = named if named else inputs[0] if len(inputs) == 1 else inputs
-        features = self.backbone(inputs_of(x, "x") if isinstance(x, Mapping) else x)
+        features = self.backbone(as_inputs(self.model, inputs, named))
         combined = self.heads.task.combined(self.heads(features))
         if self.backbone.outputs == 1 and combined.shape[1] == 2:  # a single logit was fitted as two
             combined = combined[:, 1:] - combined[:, :1]
@@ -143,6 +139,27 @@ class Ensemble(nn.Module):
         """
         about = (self.repulsion, self.class_names, self.network, self._summary)
         return checkpoint.save(checkpoint.Contents(self.backbone, self.heads, *about), folder)
+
+    def deploy(self) -> Deployed:
+        """Return a plain module that maps inputs to named tensors, for serving and for export.
+
+        It costs little more than the network, because it checks nothing and adds no hooks when it is called: what
+        `predict` refuses comes out as NaN. Memory of weights is shared with the network and the heads.
+        """
+        return Deployed(self.backbone, self.heads)
+
+    def export(self, path: str | Path, example: Any = None) -> Path:
+        """Write the whole ensemble, network included, as an ONNX file (needs `pip install 'repulse[onnx]'`).
+
+        Outputs are those of `deploy`, such as `probs, aleatoric, epistemic, total`, and the number of samples is free.
+
+        Args:
+            path: of the file.
+            example: inputs of any number of samples; not needed if the ensemble knows their shapes from its fit.
+        """
+        from repulse.integrations.onnx import export
+
+        return export(self, path, example)
 
     def _is_one_batch(self, x: Any) -> bool:
         return is_one_batch(x, self.backbone.several)

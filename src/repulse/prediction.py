@@ -11,7 +11,7 @@ import operator
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
-from typing import Any, SupportsIndex, TypeVar
+from typing import Any, NamedTuple, SupportsIndex, TypeVar
 
 import torch
 from jaxtyping import Float, Int
@@ -56,14 +56,17 @@ def uncertainties(log_probs: Float[Tensor, "n B K"]) -> tuple[Float[Tensor, " B"
     """
     n, _, classes = log_probs.shape
     few = MAX_ELEMENTS_CPU if log_probs.device.type == "cpu" else MAX_ELEMENTS_GPU
-    found = []
-    for part in log_probs.split(max(few // max(n * classes, 1), 1), dim=1):
-        probs = part.exp()
-        entropies = -_weighted(probs, part).sum(dim=-1)
-        divergences = _weighted(probs, part - mean_log_probs(part)).sum(dim=-1)
-        found.append((entropies.mean(dim=0), divergences.mean(dim=0).clamp(0.0, math.log(n))))
+    parts = log_probs.split(max(few // max(n * classes, 1), 1), dim=1)
+    found = [_uncertainties(part, mean_log_probs(part)) for part in parts]
     aleatoric, epistemic = zip(*found, strict=True)
     return torch.cat(aleatoric), torch.cat(epistemic)
+
+
+def _uncertainties(log_probs: Float[Tensor, "n B K"], log_mean: Float[Tensor, "B K"]) -> tuple[Tensor, Tensor]:
+    probs = log_probs.exp()
+    entropies = -_weighted(probs, log_probs).sum(dim=-1)
+    divergences = _weighted(probs, log_probs - log_mean).sum(dim=-1)
+    return entropies.mean(dim=0), divergences.mean(dim=0).clamp(0.0, math.log(log_probs.shape[0]))
 
 
 def _weighted(weights: Tensor, values: Tensor) -> Tensor:
@@ -73,6 +76,31 @@ def _weighted(weights: Tensor, values: Tensor) -> Tensor:
 
 MAX_ELEMENTS_CPU, MAX_ELEMENTS_GPU = 2**18, 2**26
 """Maximum number of elements processed at once, on a CPU and on a GPU."""
+
+
+class ClassAnswer(NamedTuple):
+    """What a deployed classifier tells of each sample: `(B, K)`, and three times `(B,)`; see `ClassPrediction`."""
+
+    probs: Tensor
+    aleatoric: Tensor
+    epistemic: Tensor
+    total: Tensor
+
+    @classmethod
+    def of(cls, log_probs: Float[Tensor, "n B K"]) -> ClassAnswer:
+        """Compute it from the log-probabilities of members, without looking at their values."""
+        log_mean = mean_log_probs(log_probs)
+        aleatoric, epistemic = _uncertainties(log_probs, log_mean)
+        return cls(log_mean.exp(), aleatoric, epistemic, aleatoric + epistemic)
+
+
+class RegressionAnswer(NamedTuple):
+    """What a deployed regression tells of each sample, each `(B,)`; see `RegressionPrediction`."""
+
+    mean: Tensor
+    aleatoric: Tensor
+    epistemic: Tensor
+    total: Tensor
 
 
 def _is_batched(value: Any) -> bool:

@@ -91,6 +91,8 @@ def _grouped(values: Float[Tensor, "B c"], channels: int) -> Float[Tensor, "B g"
 
 def _sums(values: Float[Tensor, "B a b"], axis: int) -> tuple[Float[Tensor, "B c"], Float[Tensor, "B c"]]:
     """Return sums along an axis and sums of squares, a few samples at a time, which stay in the processor's cache."""
+    if torch.compiler.is_compiling():  # sizes are symbols, and a compiler cuts loops for itself
+        return values.sum(dim=axis), _by_squares(values, axis)
     few = len(values)
     if values.device.type == "cpu" and values.numel():
         few = max(FEW_BYTES // (values.nbytes // few), 1)

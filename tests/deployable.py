@@ -1,0 +1,76 @@
+"""Small ensembles of each kind that is deployed and exported, and inputs that they have not seen."""
+
+from __future__ import annotations
+
+import functools
+import warnings
+
+import torch
+from torch import nn
+
+import repulse
+from families import SMALL, TIMM_VIT, Several, hugging_face, sentences, timm_model
+from models import CLASSES, images, normal
+
+QUICK = repulse.Recipe(epochs=1, heads=3)
+
+
+def small_cnn(classes=CLASSES):
+    return nn.Sequential(
+        *(nn.Conv2d(3, 6, 3, padding=1), nn.BatchNorm2d(6), nn.ReLU(inplace=True), nn.Conv2d(6, 8, 3, stride=2)),
+        *(nn.ReLU(inplace=True), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, classes)),
+    )
+
+
+def bert():
+    return hugging_face("BertForSequenceClassification", "BertConfig", vocab_size=100, **{**SMALL, **FEW})
+
+
+FEW = {"num_hidden_layers": 2}
+LABELS = torch.arange(10) % CLASSES
+KINDS = {
+    "cnn": lambda: (small_cnn(), images(16), images(16, seed=1), LABELS),
+    "timm vit": lambda: (
+        timm_model("vit_tiny_patch16_224", **{**TIMM_VIT, "depth": 2}),
+        images(32),
+        images(32, seed=1),
+        LABELS,
+    ),
+    "hf bert": lambda: (bert(), sentences(), sentences(seed=1), LABELS),
+    "regression": lambda: (
+        nn.Sequential(nn.Linear(4, 16), nn.ReLU(), nn.Linear(16, 1)),
+        normal(10, 4),
+        normal(10, 4, seed=1),
+        normal(10),
+    ),
+    "several inputs": lambda: (Several(), (normal(10, 4), normal(10, 2)), (normal(8, 4), normal(8, 2)), LABELS),
+    "one logit": lambda: (
+        nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 1)),
+        normal(10, 4),
+        normal(10, 4, seed=1),
+        torch.arange(10) % 2,
+    ),
+}
+
+
+@functools.cache
+def ensemble_of(kind):
+    """An ensemble, and inputs that it has not seen; tests leave both as they are."""
+    with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
+        warnings.simplefilter("ignore", repulse.FitWarning)
+        torch.manual_seed(0)
+        model, x, other, targets = KINDS[kind]()
+        task = "regression" if kind == "regression" else "classification"
+        ensemble = repulse.retrofit(
+            model, [(x, targets)], recipe=QUICK.replace(task=task), progress=False, **NAMES.get(kind, {})
+        )
+    return ensemble, other
+
+
+NAMES = {"cnn": {"class_names": [f"class {i}" for i in range(CLASSES)]}}
+
+
+def differences(ensemble, answer, inputs):
+    """The largest difference between each named output and that of `predict`."""
+    prediction = ensemble.predict(inputs)
+    return {name: float((getattr(prediction, name) - value).abs().max()) for name, value in answer.items()}
