@@ -9,9 +9,10 @@
 (torch.Size([8, 3]), torch.Size([8]), torch.Size([8]))
 """
 
-from repulse import functional, metrics, repulsion
+from repulse import decide, functional, metrics, repulsion
 from repulse._version import __version__
 from repulse.active import Acquisition, ActiveLearning, acquire, batchbald
+from repulse.decide import Decision, Gate, Promise
 from repulse.ensemble import Ensemble, load
 from repulse.errors import (
     BackboneError,
@@ -21,6 +22,7 @@ from repulse.errors import (
     DataError,
     FitWarning,
     NonFiniteLossError,
+    PromiseWarning,
     RecipeError,
     RepulseError,
     RepulsionError,
@@ -48,14 +50,18 @@ __all__ = [
     "CheckpointError",
     "ClassPrediction",
     "DataError",
+    "Decision",
     "Ensemble",
     "Epoch",
     "Evaluation",
     "FitWarning",
+    "Gate",
     "Heads",
     "Networks",
     "NonFiniteLossError",
     "Prediction",
+    "Promise",
+    "PromiseWarning",
     "Recipe",
     "RecipeError",
     "RegressionPrediction",
@@ -65,6 +71,7 @@ __all__ = [
     "__version__",
     "acquire",
     "batchbald",
+    "decide",
     "evaluate",
     "fit_heads",
     "fit_networks",

@@ -3,8 +3,9 @@
     ensemble.json             the recipe, the task, the network's fingerprint, layers, class names, history, versions,
                               and which heads it speaks of
     heads-<digest>.safetensors  the weights of the heads
+    gate-<digest>.safetensors   the calibration data of the gate, if there is one
 
-The heads are written first, under a name that no other heads have, and `ensemble.json` is replaced in one step
+Heads and gate are written first, under names that no others have, and `ensemble.json` is replaced in one step
 afterwards: whenever a save is cut short, the folder holds the old ensemble or the new one. Nothing is ever unpickled.
 """
 
@@ -16,7 +17,7 @@ import hashlib
 import json
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,6 +45,9 @@ from repulse.particles.tasks import KINDS, Task
 from repulse.recipe import Recipe
 from repulse.summary import Summary
 
+KeptGate = tuple[dict[str, Any], dict[str, torch.Tensor]]
+"""A gate as plain data and tensors; what they mean is known to `decide.gate` alone."""
+
 FORMAT = 1
 METADATA = "ensemble.json"
 
@@ -58,19 +62,27 @@ class Contents:
     class_names: tuple[str, ...] | None
     network: dict[str, str]
     summary: Summary | None = None
+    gate: KeptGate | None = None
 
 
 def save(contents: Contents, folder: str | Path) -> Path:
     """Write the heads of an ensemble, and what is known of them, to a folder."""
     folder = Path(folder)
     heads, backbone = contents.heads, contents.backbone
-    weights = safetensors.save({name: value.cpu().contiguous() for name, value in heads.state_dict().items()})
-    digest = hashlib.sha256(weights).hexdigest()
-    file = folder / f"heads-{digest[:16]}.safetensors"
+    written = {"heads": _as_bytes(heads.state_dict())}
+    if contents.gate is not None:
+        written["gate"] = _as_bytes(contents.gate[1])
+    digests = {name: hashlib.sha256(content).hexdigest() for name, content in written.items()}
+    files = {name: f"{name}-{digest[:16]}.safetensors" for name, digest in digests.items()}
     about = {
         "format": FORMAT,
         "versions": {"repulse": __version__, "torch": str(torch.__version__)},
-        "heads": {"file": file.name, "sha256": digest, "count": heads.count, "features": heads.features},
+        "heads": {
+            "file": files["heads"],
+            "sha256": digests["heads"],
+            "count": heads.count,
+            "features": heads.features,
+        },
         "centred": _structure_of(heads),
         "task": {"kind": heads.task.kind, **dataclasses.asdict(heads.task)},
         "recipe": None if heads.recipe is None else dataclasses.asdict(heads.recipe),
@@ -84,6 +96,8 @@ def save(contents: Contents, folder: str | Path) -> Path:
         "summary": None if contents.summary is None else contents.summary.to_dict(),
         "history": [dataclasses.asdict(epoch) for epoch in heads.history],
     }
+    if contents.gate is not None:
+        about["gate"] = {**contents.gate[0], "file": files["gate"], "sha256": digests["gate"]}
     try:
         text = _as_json({**about, "digest": _digest(about)})
     except ValueError as reason:
@@ -92,12 +106,14 @@ def save(contents: Contents, folder: str | Path) -> Path:
         if folder.exists() and not folder.is_dir():
             raise NotADirectoryError(20, "it is a file")
         with _save_lock(folder):
-            write_whole(file, weights)
+            for name, content in written.items():
+                write_whole(folder / files[name], content)
             write_whole(folder / METADATA, text)
             sweep(folder / METADATA)
-            for stale in (*folder.glob("heads-*.safetensors"), *folder.glob(".heads-*.safetensors.*")):
-                if stale != file:
-                    stale.unlink(missing_ok=True)
+            for kind in ("heads", "gate"):
+                for stale in (*folder.glob(f"{kind}-*.safetensors"), *folder.glob(f".{kind}-*.safetensors.*")):
+                    if stale.name != files.get(kind):
+                        stale.unlink(missing_ok=True)
     except OSError as reason:
         got = f"{folder}, where {reason.strerror or reason}"
         raise CheckpointError(expected("folder", "a folder that can be written to", got)) from reason
@@ -131,11 +147,13 @@ def read(folder: str | Path, model: nn.Module) -> Contents:
         ending, taps = Ending(**_with_tuples(about["ending"])), [Tap(**tap) for tap in about["taps"]]
         history = tuple(Epoch(**epoch) for epoch in about["history"])
         heads = _empty_heads(about, task, () if recipe is None else recipe.hidden)
-        heads.load_state_dict(_read_weights(folder, about["heads"]), assign=True)  # of the type they were saved in
+        heads.load_state_dict(_read_tensors(folder, about["heads"], "heads"), assign=True)  # of the type they had
         layers = [model.get_submodule(name) for name in ending.layers]
         names, repulsion, several = about["class_names"], about["repulsion"], about["several"]
         forms = [Form(**_with_tuples(form)) for form in about.get("inputs", ())]  # older ones do not say
         summary = None if about["summary"] is None else Summary.from_dict(about["summary"])
+        gate = about.get("gate")
+        gate = None if gate is None else (gate, _read_tensors(folder, gate, "gate"))
     except CheckpointError:
         raise
     except (KeyError, TypeError, AttributeError, ValueError, RuntimeError) as reason:
@@ -149,7 +167,7 @@ def read(folder: str | Path, model: nn.Module) -> Contents:
     heads.requires_grad_(False)
     heads.to(next((p.device for p in model.parameters()), torch.device("cpu")))
     names = None if names is None else tuple(names)
-    return Contents(backbone, heads, repulsion, names, about["network"], summary)
+    return Contents(backbone, heads, repulsion, names, about["network"], summary, gate)
 
 
 def _structure_of(heads: Heads) -> dict[str, Any] | None:
@@ -192,18 +210,22 @@ def _read_metadata(folder: Path) -> dict[str, Any]:
     return about
 
 
-def _read_weights(folder: Path, heads: dict[str, Any]) -> dict[str, torch.Tensor]:
-    """Read the tensors of the heads, and check that they are the ones that were saved."""
-    path = folder / heads["file"]
-    if path.parent != folder or path.name != heads["file"]:
-        raise CheckpointError(expected("the file of the heads", "in the folder itself", repr(heads["file"])))
+def _as_bytes(tensors: Mapping[str, torch.Tensor]) -> bytes:
+    return safetensors.save({name: value.cpu().contiguous() for name, value in tensors.items()})
+
+
+def _read_tensors(folder: Path, kept: dict[str, Any], what: str) -> dict[str, torch.Tensor]:
+    """Read the tensors of the heads or of the gate, and check that they are the ones that were saved."""
+    path = folder / kept["file"]
+    if path.parent != folder or path.name != kept["file"]:
+        raise CheckpointError(expected(f"the file of the {what}", "in the folder itself", repr(kept["file"])))
     try:
         content = path.read_bytes()
     except OSError as reason:
         raise CheckpointError(expected("folder", f"one with {path.name} in it", reason.strerror or reason)) from reason
-    if hashlib.sha256(content).hexdigest() != heads["sha256"]:
+    if hashlib.sha256(content).hexdigest() != kept["sha256"]:
         got = f"{len(content)} bytes of something else; it was cut short or changed"
-        raise CheckpointError(expected(str(path), "the heads that were saved", got))
+        raise CheckpointError(expected(str(path), f"the {what} that {'were' if what == 'heads' else 'was'} saved", got))
     try:
         return safetensors.load(content)
     except SafetensorError as reason:

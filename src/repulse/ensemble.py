@@ -6,7 +6,7 @@ import html
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -23,6 +23,10 @@ from repulse.particles.history import Epoch
 from repulse.prediction import Prediction
 from repulse.recipe import Recipe
 from repulse.summary import Summary
+
+if TYPE_CHECKING:
+    from repulse.decide.gate import Gate
+    from repulse.decide.promise import Sets
 
 
 class Ensemble(nn.Module):
@@ -47,6 +51,7 @@ class Ensemble(nn.Module):
         class_names: Sequence[str] | None = None,
         network: Mapping[str, str] | None = None,
         summary: Summary | None = None,
+        gate: checkpoint.KeptGate | None = None,
     ) -> None:
         super().__init__()
         self.backbone = backbone
@@ -54,6 +59,7 @@ class Ensemble(nn.Module):
         self.repulsion = repulsion
         self.class_names = None if class_names is None else tuple(class_names)
         self._summary = summary
+        self._gate = gate
         self.network = dict(fingerprint_of(backbone.model) if network is None else network)
 
     @property
@@ -132,12 +138,58 @@ class Ensemble(nn.Module):
         prediction = self.predict(x)
         return prediction, prediction.score
 
+    def gate(
+        self,
+        data: Any = None,
+        *,
+        false_alarms: float = 0.05,
+        risk: float | None = None,
+        delta: float = 0.05,
+        alpha: float = 0.1,
+        sets: Sets | None = None,
+        by_class: bool = False,
+        tolerance: float | None = None,
+        progress: bool = True,
+    ) -> Gate:
+        """Make a gate, which decides on inputs with guarantees; without data, return the one that is kept.
+
+        `gate(x)` then accepts the prediction, abstains, or calls the input foreign. `save` keeps the last gate that
+        was made, and after `load` this method, called without arguments, returns it.
+
+        Args:
+            data: labelled data that neither the network nor the heads were fitted to: `(inputs, targets)` or a loader.
+            false_alarms: largest share of inputs like these that may be called foreign, by their epistemic uncertainty.
+            risk: largest share of wrong predictions among those accepted; None accepts all that is not foreign.
+            delta: probability with which `risk` may be exceeded, over draws of the data.
+            alpha: largest share of inputs like these whose set of classes, or interval, may miss the target.
+            sets: how sets are made: "lac" (smallest; the default), "aps", "raps"; for numbers how intervals are:
+                "normalised" (by the standard deviation; the default), "cqr" (by quantiles).
+            by_class: let `false_alarms` hold within each predicted class, which takes more data.
+            tolerance: for numbers, the error from which on a prediction is wrong; needed for `risk`.
+            progress: show a bar when it takes more than two seconds.
+
+        Raises:
+            DataError: there are too few samples for what is to be promised, or no gate is kept.
+        """
+        from repulse.decide import gate as gates
+        from repulse.decide.promise import Promise
+
+        if data is None:
+            if self._gate is None:
+                raise DataError(expected("data", "calibration data, as no gate is kept", None))
+            return gates.restore(self, self._gate)
+        kind = sets or ("lac" if self.heads.task.class_count is not None else "normalised")
+        promise = Promise(false_alarms, risk, delta, alpha, kind, by_class, tolerance)
+        gate = gates.calibrate(self, data, promise, progress)
+        self._gate = gate.kept()
+        return gate
+
     def save(self, folder: str | Path) -> Path:
-        """Write the heads and all that is known of their fit to a folder; the network is not in it.
+        """Write the heads, all that is known of their fit, and the last gate to a folder; the network is not in it.
 
         A kill leaves what was there before, or the new; `repulse.load(folder, model)` brings it back.
         """
-        about = (self.repulsion, self.class_names, self.network, self._summary)
+        about = (self.repulsion, self.class_names, self.network, self._summary, self._gate)
         return checkpoint.save(checkpoint.Contents(self.backbone, self.heads, *about), folder)
 
     def deploy(self) -> Deployed:
@@ -211,5 +263,5 @@ def load(folder: str | Path, model: nn.Module) -> Ensemble:
             fitted on another network.
     """
     contents = checkpoint.read(folder, model)
-    about = (contents.repulsion, contents.class_names, contents.network, contents.summary)
+    about = (contents.repulsion, contents.class_names, contents.network, contents.summary, contents.gate)
     return Ensemble(contents.backbone, contents.heads, *about)

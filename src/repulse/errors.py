@@ -62,6 +62,10 @@ class FitWarning(UserWarning):
     """The fit ended, but something about it deserves a look."""
 
 
+class PromiseWarning(UserWarning):
+    """A gate was asked to hold what its calibration data cannot show."""
+
+
 class CacheWarning(UserWarning):
     """Features that were kept are not the ones that are needed, and are recomputed."""
 

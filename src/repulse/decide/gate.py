@@ -1,0 +1,185 @@
+"""A gate: which predictions to act upon, which to pass on, which inputs to call foreign, with guarantees."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import warnings
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from repulse._version import __version__
+from repulse.backbone.fingerprint import weights_of
+from repulse.decide import conformal
+from repulse.decide.calibration import Calibration, Thresholds, collect, doubt_of
+from repulse.decide.decision import Decision
+from repulse.decide.promise import Promise
+from repulse.ensemble import Ensemble
+from repulse.errors import CheckpointError, PromiseWarning, expected
+from repulse.metrics.inputs import check_share
+from repulse.prediction import ClassPrediction, Prediction, RegressionPrediction
+
+if TYPE_CHECKING:
+    from repulse.checkpoint import KeptGate
+
+
+@dataclass(frozen=True)
+class Basis:
+    """What a gate rests on.
+
+    Attributes:
+        samples: number of calibration samples.
+        data: fingerprint of their inputs and targets.
+        date: when it was calibrated, in UTC.
+        version: of repulse.
+        network: fingerprint of the weights of the network.
+        heads: fingerprint of the heads.
+        recipe: fingerprint of the recipe that they were fitted by.
+    """
+
+    samples: int
+    data: str
+    date: str
+    version: str
+    network: str
+    heads: str
+    recipe: str
+
+
+class Gate:
+    """Decides on inputs: accept the prediction, abstain from it, or call the input foreign.
+
+    Made by `ensemble.gate(data, ...)`. What is promised holds for inputs drawn like the calibration data, whatever the
+    network and the data are; of foreign inputs nothing can be promised, and `report` measures it.
+
+    Attributes:
+        ensemble: what predicts.
+        promise: what holds.
+        basis: the data, network, heads and version that it holds for.
+        thresholds: what is compared with.
+    """
+
+    def __init__(self, ensemble: Ensemble, promise: Promise, rows: Calibration, basis: Basis) -> None:
+        self.ensemble, self.promise, self.basis = ensemble, promise, basis
+        self.thresholds = Thresholds(promise, rows)
+
+    def __call__(self, x: Any, *, false_discoveries: float | None = None) -> Decision:
+        """Decide on inputs.
+
+        Args:
+            x: what `ensemble.predict` takes: inputs, a batch, or a loader.
+            false_discoveries: call inputs foreign that differ from the calibration data as a batch: of those called
+                so, at most this share is expected to be familiar (Benjamini-Hochberg), instead of at most
+                `false_alarms` of the familiar ones to be called so. To flag one input among B needs about
+                `B / false_discoveries` calibration samples.
+        """
+        return self.decide(self.ensemble.predict(x), false_discoveries=false_discoveries)
+
+    def decide(self, prediction: Prediction, *, false_discoveries: float | None = None) -> Decision:
+        """Decide on predictions that were made already; see `__call__`."""
+        prediction = prediction.cpu()
+        if isinstance(prediction, ClassPrediction):
+            labels, predicted = prediction.labels, prediction.labels
+            sets = conformal.class_sets(prediction.probs, self.promise.sets, self.thresholds.set_limit)  # pyright: ignore[reportArgumentType]
+        else:
+            assert isinstance(prediction, RegressionPrediction)
+            labels, predicted = prediction.mean, torch.zeros(len(prediction), dtype=torch.long)
+            kind, alpha = self.promise.sets, self.promise.alpha
+            sets = conformal.intervals(prediction, kind, alpha, self.thresholds.set_limit)  # pyright: ignore[reportArgumentType]
+        p_value = self.thresholds.p_values(prediction.score.double(), predicted)
+        doubt = doubt_of(prediction)
+        strange = p_value <= self.promise.false_alarms
+        accepted = ~strange & (doubt.double() <= self.thresholds.doubt)
+        if false_discoveries is not None:
+            check_share("false_discoveries", false_discoveries)
+            strange = conformal.benjamini_hochberg(p_value, false_discoveries)
+            accepted = accepted & ~strange
+        return Decision(strange, accepted, p_value, doubt, labels, sets, prediction, self.ensemble.class_names)
+
+    def warnings(self) -> list[str]:
+        """Return in words which promise cannot be held, and by how much."""
+        if self.promise.risk is None or self.thresholds.chosen is not None:
+            return []
+        bound, share = self.thresholds.lowest_bound()
+        return [
+            f"No threshold holds an error rate of {self.promise.risk:.3g} with confidence {1 - self.promise.delta:.3g}:"
+            f" the lowest bound that {self.basis.samples:,} samples show is {bound:.3g}, with {share:.0%} accepted. "
+            "Everything is abstained from."
+        ]
+
+    def lines(self) -> list[str]:
+        """Return the promise and what it rests on, in words."""
+        promise, held = self.promise, self.thresholds
+        low, high = conformal.threshold_range(len(held.reference), promise.false_alarms)
+        per = " of each predicted class" if promise.by_class else ""
+        where = "" if promise.by_class else f"; score above {held.foreign:.4g}"
+        found = [
+            f"foreign: at most {promise.false_alarms:.3g} of familiar inputs{per}, on average over calibration data"
+            + ("" if promise.by_class else f" ({low:.3g} to {high:.3g} in 95 % of draws)")
+            + where
+        ]
+        if promise.risk is not None and held.chosen is not None:
+            (errors, counts, total), i = held.tested, held.chosen
+            what = "wrong" if promise.tolerance is None else f"off by more than {promise.tolerance:.4g}"
+            found.append(
+                f"accept: at most {promise.risk:.3g} of these are {what}, with confidence {1 - promise.delta:.3g}; "
+                f"doubt up to {held.doubt:.3g}, {counts[i] / total:.1%} of familiar inputs, of which "
+                f"{errors[i]} of {counts[i]:,} were wrong"
+            )
+        inside = "intervals" if promise.sets in ("normalised", "cqr") else "sets"
+        found.append(
+            f"{inside} ({promise.sets}): hold the target of at least {1 - promise.alpha:.3g} of familiar inputs"
+        )
+        about = f"{self.basis.samples:,} samples ({self.basis.data[:12]}), {self.basis.date}"
+        return [*found, f"rests on {about}, repulse {self.basis.version}", *(f"! {one}" for one in self.warnings())]
+
+    def __repr__(self) -> str:
+        return "\n  ".join(["Gate", *self.lines()])
+
+    def kept(self) -> KeptGate:
+        """Return all of it as plain data and tensors, as `ensemble.save` writes it."""
+        return {"promise": asdict(self.promise), "basis": asdict(self.basis)}, dict(vars(self.thresholds.rows))
+
+
+def calibrate(ensemble: Ensemble, data: Any, promise: Promise, progress: bool = True) -> Gate:
+    """Make a gate from labelled data that neither the network nor the heads were fitted to."""
+    rows, fingerprint = collect(ensemble, data, promise, progress)
+    promise.check_samples(len(rows))
+    date = datetime.now(UTC).isoformat(timespec="seconds")
+    gate = Gate(ensemble, promise, rows, Basis(len(rows), fingerprint, date, __version__, **_made_for(ensemble)))
+    for message in gate.warnings():
+        warnings.warn(message, PromiseWarning, stacklevel=3)
+    return gate
+
+
+def restore(ensemble: Ensemble, kept: KeptGate) -> Gate:
+    """Return the gate that `Gate.kept` described, if it was calibrated for this ensemble."""
+    about, columns = kept
+    try:
+        promise, basis = _read(Promise, about["promise"]), _read(Basis, about["basis"])
+        rows = _read(Calibration, columns)
+        if {len(column) for column in columns.values()} != {basis.samples}:
+            raise ValueError("columns of another length")
+    except (KeyError, TypeError, ValueError) as reason:
+        raise CheckpointError(expected("the gate that was kept", "as `save` wrote it", reason)) from reason
+    for part, digest in _made_for(ensemble).items():
+        if getattr(basis, part) != digest:
+            wanted = f"for the {part} that it was calibrated with"
+            raise CheckpointError(expected("the gate that was kept", wanted, f"another {part}"))
+    return Gate(ensemble, promise, rows, basis)
+
+
+def _read(kind: Any, values: Mapping[str, Any]) -> Any:
+    return kind(**{one.name: values[one.name] for one in fields(kind)})
+
+
+def _made_for(ensemble: Ensemble) -> dict[str, str]:
+    """Return what may not change under a gate."""
+    recipe = None if ensemble.recipe is None else asdict(ensemble.recipe)
+    text = json.dumps(recipe, sort_keys=True, default=str)
+    digest = hashlib.sha256(text.encode()).hexdigest()[:32]
+    return {"network": ensemble.network["weights"], "heads": weights_of(ensemble.heads), "recipe": digest}

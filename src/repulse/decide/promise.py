@@ -1,0 +1,80 @@
+"""What a gate promises, in numbers and in words, and whether there is enough data to promise it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from repulse.decide.conformal import ClassSets, Intervals
+from repulse.errors import DataError, check_choice, check_number, expected
+from repulse.metrics.inputs import check_share
+
+Sets = Literal["lac", "aps", "raps", "normalised", "cqr"]
+
+
+@dataclass(frozen=True)
+class Promise:
+    """What holds for inputs that are drawn like the calibration data.
+
+    Attributes:
+        false_alarms: largest share of them that is called foreign.
+        risk: largest share of wrong predictions among those accepted; None if nothing is abstained from.
+        delta: probability, over draws of calibration data, with which `risk` may be exceeded.
+        alpha: largest share of them whose set or interval misses the target.
+        sets: how sets ("lac", "aps", "raps") or intervals ("normalised", "cqr") are made.
+        by_class: whether `false_alarms` holds within each predicted class.
+        tolerance: error from which on a predicted number is wrong; None for classes.
+    """
+
+    false_alarms: float = 0.05
+    risk: float | None = None
+    delta: float = 0.05
+    alpha: float = 0.1
+    sets: Sets = "lac"
+    by_class: bool = False
+    tolerance: float | None = None
+
+    def __post_init__(self) -> None:
+        check_share("false_alarms", self.false_alarms)
+        check_share("delta", self.delta)
+        check_share("alpha", self.alpha)
+        if self.risk is not None:
+            check_share("risk", self.risk)
+        if self.tolerance is not None:
+            check_number("tolerance", self.tolerance, positive=True)
+
+    def check_task(self, classes: bool) -> None:
+        """Refuse what cannot be promised of classes, or of numbers."""
+        check_choice("sets", self.sets, get_args(ClassSets if classes else Intervals))
+        if classes and self.tolerance is not None:
+            raise DataError(expected("tolerance", "None for classes, which are right or wrong", self.tolerance))
+        if not classes and self.by_class:
+            raise DataError(expected("by_class", "False for numbers, which have no classes", True))
+        if not classes and (self.risk is None) != (self.tolerance is None):
+            got = f"`risk` {self.risk} and `tolerance` {self.tolerance}"
+            raise DataError(expected("tolerance", "given with `risk`: from which error on a number is wrong", got))
+
+    def samples_needed(self) -> dict[str, int]:
+        """Return the smallest number of calibration samples with which each promise says anything.
+
+        A p-value is at least `1 / (m + 1)`; and `n` accepted samples without one error bound the error rate by
+        `1 - delta^(1 / n)`.
+
+        Examples:
+            >>> Promise(false_alarms=0.01, risk=0.02).samples_needed()
+            {'false_alarms': 99, 'alpha': 9, 'risk': 149}
+        """
+        needed = {name: math.ceil(1 / getattr(self, name) - 1 - 1e-9) for name in ("false_alarms", "alpha")}
+        if self.risk is not None:
+            needed["risk"] = math.ceil(math.log(self.delta) / math.log1p(-self.risk) - 1e-9)
+        return needed
+
+    def check_samples(self, count: int) -> None:
+        """Refuse to promise what so few samples cannot hold."""
+        for name, needed in self.samples_needed().items():
+            if count < needed:
+                wanted = (
+                    f"at least {needed:,} samples, without which no `{name}` of {getattr(self, name):g} can be held"
+                )
+                raise DataError(expected("data", wanted, f"{count:,}"))
