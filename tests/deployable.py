@@ -44,6 +44,18 @@ KINDS = {
         normal(10),
     ),
     "several inputs": lambda: (Several(), (normal(10, 4), normal(10, 2)), (normal(8, 4), normal(8, 2)), LABELS),
+    "several labels": lambda: (
+        nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3)),
+        normal(10, 4),
+        normal(10, 4, seed=1),
+        (normal(10, 3, seed=2) > 0).float(),
+    ),
+    "several targets": lambda: (
+        nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2)),
+        normal(10, 4),
+        normal(10, 4, seed=1),
+        normal(10, 2, seed=2),
+    ),
     "one logit": lambda: (
         nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 1)),
         normal(10, 4),
@@ -60,13 +72,14 @@ def ensemble_of(kind):
         warnings.simplefilter("ignore", repulse.FitWarning)
         torch.manual_seed(0)
         model, x, other, targets = KINDS[kind]()
-        task = "regression" if kind == "regression" else "classification"
+        task = TASKS.get(kind, "classification")
         ensemble = repulse.retrofit(
             model, [(x, targets)], recipe=QUICK.replace(task=task), progress=False, **NAMES.get(kind, {})
         )
     return ensemble, other
 
 
+TASKS = {"regression": "regression", "several targets": "regression", "several labels": "multilabel"}
 NAMES = {"cnn": {"class_names": [f"class {i}" for i in range(CLASSES)]}}
 
 

@@ -15,7 +15,7 @@ from torch import nn
 
 import repulse
 from deployable import KINDS, differences, ensemble_of
-from models import QUICK, images, normal, same_state, state_of
+from models import QUICK, normal, same_state, state_of
 from repulse.backbone.batches import call
 
 
@@ -23,7 +23,7 @@ from repulse.backbone.batches import call
 def test_a_deployed_ensemble_says_what_predict_says(kind):
     ensemble, x = ensemble_of(kind)
     answer = call(ensemble.deploy(), x)._asdict()
-    first = "mean" if kind == "regression" else "probs"
+    first = "mean" if kind in ("regression", "several targets") else "probs"
     assert list(answer) == [first, "aleatoric", "epistemic", "total"]
     assert max(differences(ensemble, answer, x).values()) < 1e-6
 
@@ -125,12 +125,13 @@ def test_ensembles_compile():
     assert not done.stderr, "a compiler had something to say"
 
 
-def test_torch_exports_the_ensemble_for_any_number_of_samples():
-    ensemble, x = ensemble_of("cnn")
+@pytest.mark.parametrize("kind", ["cnn", "several labels", "several targets"])
+def test_torch_exports_the_ensemble_for_any_number_of_samples(kind):
+    ensemble, x = ensemble_of(kind)
     shapes = {"inputs": ({0: torch.export.Dim("batch")},)}
-    for module in (ensemble, ensemble.deploy()):
+    for module in (ensemble, ensemble.deploy()) if kind == "cnn" else (ensemble.deploy(),):
         program = torch.export.export(module, (x,), dynamic_shapes=shapes).module()
-        for batch in (images(16, seed=3, count=1), images(16, seed=3, count=7)):
+        for batch in (x[:1], x[:7]):
             found, wanted = program(batch), module(batch)
             pairs = [(found, wanted)] if isinstance(wanted, torch.Tensor) else zip(found, wanted, strict=True)
             assert all(torch.allclose(a, b, atol=1e-5) for a, b in pairs)

@@ -28,6 +28,8 @@ from repulse.errors import (
     RepulsionError,
 )
 from repulse.evaluation import Evaluation, evaluate
+from repulse.multilabel_prediction import MultilabelPrediction
+from repulse.multiregression_prediction import MultiregressionPrediction
 from repulse.particles import tasks
 from repulse.particles.fit import fit_heads, fit_networks
 from repulse.particles.heads import Heads, Networks
@@ -35,6 +37,7 @@ from repulse.particles.history import Epoch
 from repulse.prediction import ClassPrediction, Prediction, RegressionPrediction
 from repulse.recipe import FS_RLL_E, LL_E, PAPER_TRAINING, RLL_E, Recipe
 from repulse.retrofit import retrofit
+from repulse.suggest import Suggestion, suggest
 from repulse.summary import Summary
 
 __all__ = [
@@ -57,6 +60,8 @@ __all__ = [
     "FitWarning",
     "Gate",
     "Heads",
+    "MultilabelPrediction",
+    "MultiregressionPrediction",
     "Networks",
     "NonFiniteLossError",
     "Prediction",
@@ -67,6 +72,7 @@ __all__ = [
     "RegressionPrediction",
     "RepulseError",
     "RepulsionError",
+    "Suggestion",
     "Summary",
     "__version__",
     "acquire",
@@ -80,5 +86,6 @@ __all__ = [
     "metrics",
     "repulsion",
     "retrofit",
+    "suggest",
     "tasks",
 ]

@@ -142,7 +142,7 @@ def read(folder: str | Path, model: nn.Module) -> Contents:
     _check_network(about["network"], model)
     try:
         task = dict(about["task"])
-        task = KINDS[task.pop("kind")](**task)
+        task = KINDS[task.pop("kind")](**_with_tuples(task))
         recipe = None if about["recipe"] is None else Recipe(**_with_tuples(about["recipe"]))
         ending, taps = Ending(**_with_tuples(about["ending"])), [Tap(**tap) for tap in about["taps"]]
         history = tuple(Epoch(**epoch) for epoch in about["history"])

@@ -54,6 +54,8 @@ def uncertainties(log_probs: Float[Tensor, "n B K"]) -> tuple[Float[Tensor, " B"
 
     What is computed on the way stays in the processor's cache, and needs little memory however many classes there are.
     """
+    if torch.compiler.is_compiling():  # a compiler cuts loops for itself, and sizes may be symbols
+        return _uncertainties(log_probs, mean_log_probs(log_probs))
     n, _, classes = log_probs.shape
     few = MAX_ELEMENTS_CPU if log_probs.device.type == "cpu" else MAX_ELEMENTS_GPU
     parts = log_probs.split(max(few // max(n * classes, 1), 1), dim=1)

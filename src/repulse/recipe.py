@@ -12,7 +12,7 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from repulse.errors import RecipeError, check_choice, check_number, check_positive_integer, expected
 
-TaskName = Literal["classification", "regression"]
+TaskName = Literal["classification", "multilabel", "regression"]
 Space = Literal["function", "parameters", "none"]
 OutputSpace = Literal["probabilities", "logits", "centred_logits", "log_probabilities"]
 Comparison = Literal["jointly", "pointwise"]
@@ -43,8 +43,10 @@ class Recipe:
     Attributes:
         heads: number of heads (particles).
         hidden: widths of hidden layers of each head; `()` means linear heads, as in the paper.
-        task: "classification" or "regression".
-        noise: regression only: the known noise standard deviation, in units of the targets. None measures it on
+        task: "classification" (one class per input), "multilabel" (several labels at once, each 0 or 1) or "regression"
+            (one number, or several in columns).
+        noise: regression only: the known noise standard deviation, in units of the targets, of all targets or of each
+            in a tuple. None measures it on
             validation rows, or assumes it from the training inputs; heads that are not around a network (`centre`)
             predict a variance for every input instead.
         space: where heads repel: "function" (their outputs on the repulsion samples), "parameters", or "none".
@@ -95,7 +97,7 @@ class Recipe:
     heads: int = 10
     hidden: tuple[int, ...] = ()
     task: TaskName = "classification"
-    noise: float | None = None
+    noise: float | tuple[float, ...] | None = None
     space: Space = "function"
     on: OutputSpace = "probabilities"
     compare: Comparison = "pointwise"
@@ -150,8 +152,11 @@ class Recipe:
         check_number("synthetic_share", self.synthetic_share, positive=False)
         if self.synthetic_share >= 1:
             raise RecipeError(expected("synthetic_share", "at least 0 and below 1", repr(self.synthetic_share)))
+        if isinstance(self.noise, list):
+            object.__setattr__(self, "noise", tuple(self.noise))
         if self.noise is not None:
-            check_number("noise", self.noise, positive=True)
+            for noise in self.noise if isinstance(self.noise, tuple) else (self.noise,):
+                check_number("noise", noise, positive=True)
         if isinstance(self.seed, bool) or not isinstance(self.seed, int) or not 0 <= self.seed < 2**63 - 1:
             raise RecipeError(expected("seed", "an integer from 0 to 2^63 - 2", repr(self.seed)))
         if self.prior == "function" and self.hidden:

@@ -30,7 +30,9 @@ from repulse.errors import (
     check_positive_integer,
     expected,
 )
+from repulse.multilabel_prediction import check_labels
 from repulse.particles.fit import fit_heads
+from repulse.particles.tasks.task import target_hint
 from repulse.recipe import Recipe, check_recipe
 from repulse.repulsion import Choice, FeatureSource, Source, choose
 from repulse.repulsion.source import sample_inputs
@@ -66,7 +68,9 @@ def retrofit(
     Args:
         model: a trained network that ends in a linear layer (or a 1x1 convolution), with or without a softmax after it.
         data: batches of `(inputs, targets)`, or mappings that hold `labels`; read from its start two or three times.
-            Inputs are a tensor, a mapping of tensors or a tuple of several.
+            Inputs are a tensor, a mapping of tensors or a tuple of several. Targets are classes `(B,)` or probabilities
+            of classes `(B, K)`; for `Recipe(task="multilabel")` 0 or 1 for each label `(B, K)`, NaN where unknown; for
+            `Recipe(task="regression")` numbers `(B,)` or, of several targets, `(B, D)`.
         validation: batches like those of `data` that the network was not trained on. They decide how much of a
             prediction is the network's, at which temperature, and how much noise a regression has; without them the
             network's own probabilities are kept, overconfident as they may be.
@@ -103,7 +107,8 @@ def retrofit(
     inputs = to_device(inputs, place)
     with explaining_failures(inputs, "batch 0 of `data`", DataError):
         backbone = split(model, inputs, layers=recipe.layers, last_layer=last_layer)
-    single = _check_outputs(backbone.outputs, recipe)
+    single = recipe.task == "classification" and backbone.outputs == 1
+    _check_activation(backbone, recipe)
     _check_first("targets", target, backbone.outputs, recipe)
     if validation is not None:
         _, target = training_batch(_first("validation", validation, recipe), 0, "validation")
@@ -143,7 +148,7 @@ def retrofit(
         targets,
         features.repulsion,
         recipe,
-        classes=len(weight) if recipe.task == "classification" else None,
+        classes=None if recipe.task == "regression" else len(weight),
         start=(weight, bias),
         taps=backbone.width - backbone.penultimate,
         validation=held_out,
@@ -175,25 +180,47 @@ def _first(name: str, data: Iterable[Any], recipe: Recipe) -> Any:
     return first_batch(data, recipe.seed, name)
 
 
-def _check_outputs(outputs: int, recipe: Recipe) -> bool:
-    """Check the number of outputs; return whether the network is a classifier with a single logit."""
-    if recipe.task == "regression" and outputs > 2:
-        wanted = "a network with one output (or a mean and a variance) for regression"
-        raise BackboneError(expected("model", wanted, f"{outputs} outputs"))
-    return recipe.task == "classification" and outputs == 1
+def _check_activation(backbone: Backbone, recipe: Recipe) -> None:
+    """Refuse a network with one sigmoid per output for one class out of several."""
+    if recipe.task == "classification" and backbone.outputs > 1 and backbone.ending.activation == "sigmoid":
+        got = f"one sigmoid an output after {backbone.ending}; for several labels say `Recipe(task='multilabel')`"
+        raise BackboneError(expected("the model's output", "that of a linear layer, or its softmax", got))
 
 
 def _check_first(name: str, target: Tensor, outputs: int, recipe: Recipe) -> None:
     """Refuse targets that the fit would refuse, before an hour is spent on features."""
-    if recipe.task == "regression" or outputs == 1:
+    if recipe.task == "regression":
+        _check_numbers(name, target, outputs)
+    elif recipe.task == "multilabel":
+        if tuple(target.shape[1:]) != (outputs,):
+            got = f"shape {tuple(target.shape)}"
+            raise DataError(expected(name, f"of shape (batch, {outputs}), 0 or 1 for each label", got))
+        check_labels(name, target.float(), target.shape)
+    elif outputs > 1:
+        _check_classes(name, target, outputs)
+
+
+def _check_numbers(name: str, target: Tensor, outputs: int) -> None:
+    wanted = 1 if target.ndim == 1 else target.shape[1]
+    if outputs not in (wanted, 2 * wanted) or target.ndim > 2:
+        many = "one output" if wanted == 1 else f"{wanted} outputs, one per target"
+        each = "a mean and a variance" if wanted == 1 else "a mean and a variance for each"
+        got = f"{outputs} outputs, and {name} of shape {tuple(target.shape)}"
+        raise BackboneError(expected("model", f"a network with {many} (or {each}) for regression", got))
+
+
+def _check_classes(name: str, target: Tensor, outputs: int) -> None:
+    if target.is_floating_point() and tuple(target.shape[1:]) == (outputs,):
+        sums = target.sum(dim=1)
+        if bool((target < 0).any()) or not bool(((sums - 1).abs() < 1e-3).all()):
+            wanted = "classes, or probabilities of classes that sum to one; for several labels say `task='multilabel'`"
+            raise DataError(
+                expected(name, wanted, f"rows that sum to {float(sums.min()):.3g} .. {float(sums.max()):.3g}")
+            )
         return
     if target.ndim != 1 or target.is_floating_point():
-        hint = ""
-        if target.ndim == 2:
-            one_hot = bool((target.sum(dim=1) == 1).all())
-            hint = "; for one-hot targets use `targets.argmax(dim=1)`" if one_hot else "; several labels are not taken"
         got = f"{target.dtype} of shape {tuple(target.shape)}"
-        raise DataError(expected(name, f"integer class indices, one for each sample{hint}", got))
+        raise DataError(expected(name, f"integer class indices, one for each sample{target_hint(target)}", got))
     if int(target.min()) < 0 or int(target.max()) >= outputs:
         got = f"values from {int(target.min())} to {int(target.max())} in the first batch"
         raise DataError(expected(name, f"between 0 and {outputs - 1}", got))
@@ -216,7 +243,7 @@ def _class_names(
     given: Sequence[str] | None, model: nn.Module, data: Any, classes: int, recipe: Recipe
 ) -> tuple[str, ...] | None:
     """Return the names of the classes: given, or known to the model (Hugging Face) or the data set (image folders)."""
-    if recipe.task != "classification":
+    if recipe.task == "regression":
         return None
     if given is not None:
         if isinstance(given, str) or len(given) != classes or not all(isinstance(name, str) for name in given):

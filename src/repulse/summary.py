@@ -14,10 +14,12 @@ from torch import Tensor
 from repulse import metrics
 from repulse._mapped import read_blocks, row_chunks
 from repulse.errors import FitWarning
+from repulse.multilabel_prediction import MultilabelPrediction
+from repulse.multiregression_prediction import MultiregressionPrediction
 from repulse.particles.calibrate import network_outputs
 from repulse.particles.centred import CentredHeads
 from repulse.particles.heads import Heads
-from repulse.particles.tasks import Classification, Regression
+from repulse.particles.tasks import Classification, Multilabel, Multiregression, Regression
 from repulse.prediction import ClassPrediction, Prediction, RegressionPrediction
 
 MAX_ROWS = 5000
@@ -40,7 +42,8 @@ class Summary:
     Attributes:
         data: "validation" or "training", the data that was looked at.
         samples: how many of its rows.
-        network: metrics of the network alone: accuracy, nll, ece, aurc, or for regression rmse, nll, coverage_95.
+        network: metrics of the network alone: accuracy, nll, ece, aurc; for several labels nll, ece, auroc and
+            average_precision, means over labels; for regression rmse (of each target), nll, coverage_95.
         ensemble: the same of the ensemble.
         epistemic: mean epistemic uncertainty on that data, and on the repulsion samples if there are any.
         separation: AUROC of telling repulsion samples from that data by epistemic uncertainty; None without any.
@@ -61,13 +64,14 @@ class Summary:
         """Return in words what should not pass silently."""
         found = []
         wider = max(1.0, math.sqrt(MANY_ROWS / max(self.samples, 1)))
-        judged = WORSE if self.data == "validation" else {}  # of its training data a network knows more than heads may
-        for name, margin in judged.items():
-            if name not in self.network:
+        judged = self.network if self.data == "validation" else {}  # of its training data it knows more than heads may
+        for name, before in judged.items():
+            kind = name.split()[0]
+            if kind not in WORSE:
                 continue
-            before, after = self.network[name], self.ensemble[name]
-            loss = before - after if name == "accuracy" else after - before
-            if loss > wider * (margin * before if name == "rmse" else margin):
+            after, margin = self.ensemble[name], WORSE[kind]
+            loss = before - after if kind == "accuracy" else after - before
+            if loss > wider * (margin * before if kind == "rmse" else margin):
                 found.append(
                     f"On {self.data} data the ensemble has {_name(name)} {after:.3g} where the network alone has "
                     f"{before:.3g}: it is worse than the network there."
@@ -144,13 +148,15 @@ def summarise(
     rows, labels = (features, targets) if validation is None else validation
     step = -(-len(rows) // MAX_ROWS)
     rows, labels = read_blocks(rows, range(0, len(rows), step), 1).float(), labels[::step].cpu()
+    if isinstance(heads.task, Classification) and labels.ndim == 2:  # probabilities of classes
+        labels = labels.argmax(dim=1)
     ours = _predicted(heads, rows)
     far = None if repulsion is None else _predicted(heads, repulsion[:: -(-len(repulsion) // MAX_ROWS)].float())
     theirs = _network_alone(heads, network, rows, labels)
-    epistemic = {"data": float(ours.epistemic.mean())}
+    epistemic = {"data": float(_epistemic(ours).mean())}
     if far is not None:
-        epistemic["repulsion"] = float(far.epistemic.mean())
-    separation = None if far is None or heads.count == 1 else float(metrics.auroc(ours.epistemic, far.epistemic))
+        epistemic["repulsion"] = float(_epistemic(far).mean())
+    separation = None if far is None or heads.count == 1 else float(metrics.auroc(_epistemic(ours), _epistemic(far)))
     return Summary(
         "training" if validation is None else "validation",
         len(rows),
@@ -172,6 +178,12 @@ def _network_alone(heads: Heads, network: tuple[Tensor, Tensor], rows: Tensor, l
     outputs = network_outputs(network, rows).cpu()
     if isinstance(heads.task, Classification):
         return ClassPrediction(outputs.log_softmax(dim=-1).unsqueeze(0))
+    if isinstance(heads.task, Multilabel):
+        return MultilabelPrediction(outputs.unsqueeze(0))
+    if isinstance(heads.task, Multiregression):
+        means = outputs[:, : heads.task.targets]
+        spread = (labels - means).double().square().mean(dim=0).clamp_min(1e-12).to(means)
+        return MultiregressionPrediction(means.unsqueeze(0), spread.expand(1, *means.shape))
     mean = outputs[:, 0]
     variance = (labels - mean).double().square().mean().clamp_min(1e-12).to(mean)
     return RegressionPrediction(mean.unsqueeze(0), variance.expand(1, len(mean)))
@@ -185,6 +197,19 @@ def _metrics(prediction: Prediction, labels: Tensor) -> dict[str, float]:
             "ece": metrics.ece(prediction, labels),
             "aurc": metrics.aurc(1 - prediction.confidence, prediction.labels != labels),
         }
+    if isinstance(prediction, MultilabelPrediction):
+        each = {
+            "nll": metrics.label_nll(prediction, labels),
+            "ece": metrics.label_ece(prediction, labels),
+            "auroc": metrics.label_auroc(prediction, labels),
+            "average_precision": metrics.label_average_precision(prediction, labels),
+        }
+        return {name: float(values.nanmean()) for name, values in each.items()}
+    if isinstance(prediction, MultiregressionPrediction):
+        each = [_metrics(prediction.target(k), labels[:, k]) for k in range(prediction.targets)]
+        errors = {f"rmse {k + 1}": one["rmse"] for k, one in enumerate(each)}
+        coverage = sum(one["coverage_95"] for one in each) / len(each)
+        return {**errors, "nll": metrics.nll(prediction, labels), "coverage_95": coverage}
     assert isinstance(prediction, RegressionPrediction)
     found = {"rmse": metrics.rmse(prediction, labels), "nll": metrics.nll(prediction, labels)}
     return {**found, "coverage_95": metrics.interval_coverage(prediction, labels)}
@@ -198,25 +223,38 @@ def _centre_in_words(heads: Heads) -> str:
         alpha, f"{alpha:.0%} the network's, the rest the heads' own"
     )
     words = f"the mean prediction is {who}"
-    if isinstance(heads.task, Classification) and temperature != 1:
+    if isinstance(heads.task, Classification | Multilabel) and temperature != 1:
         words += f", at temperature {temperature:.2f}"
     if isinstance(heads.task, Regression) and heads.task.noise is not None:
         words += f", with noise of {heads.task.noise:.4g}"
+    if isinstance(heads.task, Multiregression) and heads.task.noise is not None:
+        words += ", with noise of " + ", ".join(f"{noise:.4g}" for noise in heads.task.noise)
     return words
+
+
+def _epistemic(prediction: Prediction) -> Tensor:
+    """Return one number per input: of several targets, in which units cancel."""
+    return prediction.joint_epistemic if isinstance(prediction, MultiregressionPrediction) else prediction.epistemic
 
 
 def _assumptions(heads: Heads, validation: Any) -> list[str]:
     if validation is not None or not isinstance(heads, CentredHeads):
         return []
-    if isinstance(heads.task, Classification):
+    if isinstance(heads.task, Classification | Multilabel):
         return ["no validation data was given: confidences are the network's, and as overconfident as they were"]
     return ["no validation data was given: the noise is assumed, not measured"]
 
 
 def _name(metric: str) -> str:
-    return {"nll": "NLL", "ece": "ECE", "aurc": "AURC", "rmse": "RMSE", "coverage_95": "coverage of 95 %"}.get(
-        metric, metric
-    )
+    known = {
+        "nll": "NLL",
+        "ece": "ECE",
+        "aurc": "AURC",
+        "auroc": "AUROC",
+        "average_precision": "average precision",
+        "coverage_95": "coverage of 95 %",
+    }
+    return known.get(metric, metric.replace("rmse", "RMSE"))
 
 
 def _without_nan(value: Any) -> Any:

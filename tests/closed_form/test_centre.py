@@ -74,7 +74,9 @@ def test_the_temperature_of_an_overconfident_network_is_found(temperature):
     logits = 2 * random(20_000, 3)
     labels = torch.multinomial(logits.softmax(dim=1), 1, generator=torch.Generator().manual_seed(0)).squeeze(1)
     heads = 1e-3 * random(3, 20_000, 3, seed=2)
-    found = choose_centre(temperature * logits, heads, torch.ones(20_000).double(), labels)
+    found = choose_centre(
+        temperature * logits, heads, torch.ones(20_000).double(), labels, Classification(logits.shape[1])
+    )
     assert found.alpha * temperature / found.temperature == pytest.approx(1, rel=0.1)
 
 
@@ -82,9 +84,9 @@ def test_the_heads_are_the_centre_where_they_know_more():
     truth = 3 * random(5000, 3)
     labels = torch.multinomial(truth.softmax(dim=1), 1, generator=torch.Generator().manual_seed(0)).squeeze(1)
     heads = truth + 0.1 * random(4, 5000, 3, seed=1)
-    found = choose_centre(random(5000, 3, seed=2), heads, torch.ones(5000).double(), labels)
+    found = choose_centre(random(5000, 3, seed=2), heads, torch.ones(5000).double(), labels, Classification(3))
     assert found.alpha == 0
-    assert choose_centre(None, heads, torch.ones(5000).double(), labels).alpha == 0
+    assert choose_centre(None, heads, torch.ones(5000).double(), labels, Classification(3)).alpha == 0
 
 
 def test_few_labels_keep_the_network():
@@ -92,7 +94,7 @@ def test_few_labels_keep_the_network():
     network = 3 * random(4, 2)
     labels = network.argmax(dim=1)
     heads = (network + 0.01).expand(3, -1, -1) + 0.001 * random(3, 4, 2, seed=1)
-    assert choose_centre(network, heads, torch.ones(4).double(), labels).alpha == 1
+    assert choose_centre(network, heads, torch.ones(4).double(), labels, Classification(3)).alpha == 1
 
 
 @pytest.mark.parametrize("tail", TAILS)

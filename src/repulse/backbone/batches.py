@@ -70,7 +70,9 @@ def training_batch(batch: Any, i: int, data: str = "data") -> tuple[Any, Tensor]
     if not len(targets):
         raise DataError(expected(name, "non-empty", describe_batch(tensors_of(inputs)[0][1])))
     if targets.is_floating_point() and not bool(torch.isfinite(targets).all()):
-        raise DataError(expected(f"the targets of {name}", "finite", "NaN or infinite values"))
+        several = targets.ndim > 1 and targets.shape[1:] != (1,)  # of several labels, some may be unknown
+        if not several or bool(targets.isinf().any()):
+            raise DataError(expected(f"the targets of {name}", "finite", "NaN or infinite values"))
     return inputs, targets
 
 

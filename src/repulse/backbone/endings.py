@@ -2,7 +2,7 @@
 
 A last layer is linear, or a convolution with a kernel of one, which is a linear layer at every position. Its output is
 the network's if they are equal as they are, or after the mean over positions, or at one position a sample (the last
-token, say); and, after that, through nothing, a softmax, a log-softmax or, for a single logit, a sigmoid. Distilled
+token, say); and, after that, through nothing, a softmax, a log-softmax or a sigmoid of each. Distilled
 networks average two such layers, which is one layer on both their features. In all these cases a head that takes the
 features pooled in the same way can stand in for the layer.
 """
@@ -137,7 +137,7 @@ def recognise(names: Sequence[str], layers: Sequence[nn.Module], ran: Sequence[C
         return None
     flat = logits.reshape(len(logits), -1)
     names = tuple(names)
-    activations = ("none", "sigmoid") if z.shape[-1] == 1 else ("none", "log_softmax", "softmax")
+    activations = ("none", "sigmoid") if z.shape[-1] == 1 else ("none", "log_softmax", "softmax", "sigmoid")
     for activation in activations:
         if z.shape[1] == 1:
             if nearly_equal(activate(activation, z[:, 0]), flat):

@@ -20,6 +20,8 @@ INSIDE = {
     "brier": Column("Brier", 3, "lower", "Squared error of the probabilities."),
     "ece": Column("ECE", 2, "lower", "Expected calibration error in 15 bins of equal width, in per cent."),
     "adaptive_ece": Column("adaptive ECE", 2, "lower", "The same in bins of equal mass."),
+    "average_precision": Column("average precision", 1, "higher", "Mean over labels, in per cent."),
+    "auroc": Column("label AUROC", 1, "higher", "Mean over labels, in per cent."),
     "human_correlation": Column(
         "human", 3, "higher", "Rank correlation of aleatoric uncertainty with human ambiguity."
     ),

@@ -24,7 +24,9 @@ from repulse.evaluation import summary
 from repulse.evaluation.overlap import Index
 from repulse.evaluation.passes import Pass, pass_over
 from repulse.metrics.resampling import Interval
-from repulse.prediction import ClassPrediction
+from repulse.multilabel_prediction import MultilabelPrediction
+from repulse.multiregression_prediction import MultiregressionPrediction
+from repulse.prediction import ClassPrediction, Prediction
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -41,10 +43,12 @@ class Evaluation:
 
     Attributes:
         name: name of the method.
-        task: "classification" or "regression".
+        task: "classification", "multilabel" or "regression".
         counts: number of samples of each set; "id" is the in-distribution set.
         id: metrics on in-distribution data: accuracy, nll, brier, ece, adaptive_ece, aurc, coverage_at_5,
-            misclassification_auroc and, with human labels, human_correlation; for regression rmse, nll, coverage_95.
+            misclassification_auroc and, with human labels, human_correlation; for several labels nll, ece,
+            adaptive_ece, auroc, average_precision and f1, means over labels, and of each label under `"ece[0]"`; for
+            regression rmse, nll, coverage_95, those of several targets under `"rmse[0]"`.
             Predictions are ranked by their total uncertainty.
         ood: for each out-of-distribution set auroc, aupr_out, aupr_in and fpr95 of the method's score.
         oracle: share of repulsion samples in each out-of-distribution set that contains any: not a fair test.
@@ -114,7 +118,8 @@ class Evaluation:
 
     def __repr__(self) -> str:
         lines = [f"Evaluation of {self.name}: {self.counts['id']:,} samples, {self.milliseconds:.3g} ms per 1000"]
-        lines += [f"  {key.replace('_', ' '):<24}{value:8.4f}" for key, value in self.id.items()]
+        shown = {key: value for key, value in self.id.items() if self.task != "multilabel" or "[" not in key}
+        lines += [f"  {key.replace('_', ' '):<24}{value:8.4f}" for key, value in shown.items()]
         if self.ood:
             width = max(24, 2 + max(map(len, self.ood)))
             columns = list(next(iter(self.ood.values())))
@@ -188,10 +193,9 @@ def evaluate(
 
 def _evaluation(name: str, inside: Pass, outside: dict[str, Pass], human: Tensor | None, repeats: int) -> Evaluation:
     prediction, targets = inside.prediction, inside.targets
-    if isinstance(prediction, ClassPrediction):
-        found = summary.of_classes(prediction, targets, inside.aleatoric, inside.total, human, repeats)  # pyright: ignore[reportArgumentType]
-    else:
-        found = summary.of_numbers(prediction, targets, repeats)  # pyright: ignore[reportArgumentType]
+    assert prediction is not None
+    assert targets is not None
+    task, found = _metrics(prediction, targets, inside, human, repeats)
     ranked = {key: summary.of_scores(inside.scores, run.scores, repeats) for key, run in outside.items()}
     intervals = {"id": found.intervals, **{key: bounds for key, (_, bounds) in ranked.items()}} if repeats else {}
     leaks = {
@@ -201,7 +205,7 @@ def _evaluation(name: str, inside: Pass, outside: dict[str, Pass], human: Tensor
     sets = {"id": inside, **outside}
     return Evaluation(
         name=name,
-        task="classification" if isinstance(prediction, ClassPrediction) else "regression",
+        task=task,
         counts={key: len(run.scores) for key, run in sets.items()},
         id=found.metrics,
         ood={key: values for key, (values, _) in ranked.items()},
@@ -213,6 +217,20 @@ def _evaluation(name: str, inside: Pass, outside: dict[str, Pass], human: Tensor
         risk_coverage=found.risk_coverage,
         histograms=summary.histograms({key: run.scores for key, run in sets.items()}),
     )
+
+
+def _metrics(
+    prediction: Prediction, targets: Tensor, inside: Pass, human: Tensor | None, repeats: int
+) -> tuple[str, summary.Summary]:
+    """Return the name of the task, and the metrics of its kind of prediction."""
+    if isinstance(prediction, ClassPrediction):
+        args = (inside.aleatoric, inside.total, human, repeats)
+        return "classification", summary.of_classes(prediction, targets, *args)  # pyright: ignore[reportArgumentType]
+    if isinstance(prediction, MultilabelPrediction):
+        return "multilabel", summary.of_labels(prediction, targets, repeats)
+    if isinstance(prediction, MultiregressionPrediction):
+        return "regression", summary.of_targets(prediction, targets, repeats)
+    return "regression", summary.of_numbers(prediction, targets, repeats)  # pyright: ignore[reportArgumentType]
 
 
 def _named(ood: Mapping[str, Any] | None) -> dict[str, Any]:

@@ -15,7 +15,12 @@ from repulse.backbone.batches import size_of
 from repulse.baselines.contract import Predictor
 from repulse.errors import DataError, expected
 from repulse.evaluation.overlap import Index
+from repulse.multilabel_prediction import MultilabelPrediction, label_mean_log_probs
+from repulse.multiregression_prediction import MultiregressionPrediction
 from repulse.prediction import ClassPrediction, Prediction, RegressionPrediction, mean_log_probs
+
+KINDS = (ClassPrediction, MultilabelPrediction, RegressionPrediction, MultiregressionPrediction)
+"""Predictions of which there are metrics."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +82,7 @@ def _predict_and_score(method: Predictor, inputs: Any, label: str) -> tuple[Pred
     """Return both from one pass, checked and on the CPU."""
     size = size_of(inputs)
     prediction, scores = method.predict_and_score(inputs)
-    if not isinstance(prediction, ClassPrediction | RegressionPrediction) or len(prediction) != size:
+    if not isinstance(prediction, KINDS) or len(prediction) != size:
         got = f"{len(prediction)}" if isinstance(prediction, Prediction) else type(prediction).__name__
         raise DataError(expected(f"the predictions for a batch of {label!r}", f"{size}, one per sample", got))
     if not isinstance(scores, Tensor) or scores.shape != (size,):
@@ -92,4 +97,7 @@ def _mixture(prediction: Prediction) -> Prediction:
     """Reduce members to their mean: once the uncertainties are known, metrics need no more."""
     if isinstance(prediction, ClassPrediction):
         return ClassPrediction(mean_log_probs(prediction.log_probs).unsqueeze(0))
+    if isinstance(prediction, MultilabelPrediction):
+        log_probs = label_mean_log_probs(prediction.logits)
+        return MultilabelPrediction((log_probs[..., 1] - log_probs[..., 0]).unsqueeze(0))
     return prediction

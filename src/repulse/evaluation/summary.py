@@ -23,10 +23,13 @@ from repulse.metrics.calibration import (
 )
 from repulse.metrics.human import human_entropy, spearman
 from repulse.metrics.inputs import checked
+from repulse.metrics.multilabel import label_auroc, label_average_precision, label_ece, label_f1, label_nll
 from repulse.metrics.ranking import aupr, auroc, fpr_at_95, misclassification_auroc
 from repulse.metrics.regression import central_mass, interval_coverage, rmse
 from repulse.metrics.resampling import Interval, bootstrap
 from repulse.metrics.selective import aurc, coverage_at_risk, risk_coverage
+from repulse.multilabel_prediction import MultilabelPrediction
+from repulse.multiregression_prediction import MultiregressionPrediction
 from repulse.prediction import ClassPrediction, RegressionPrediction
 
 POINTS = 200
@@ -92,6 +95,43 @@ def of_numbers(prediction: RegressionPrediction, targets: Tensor, repeats: int) 
         intervals = {key: bootstrap(_mean, values, repeats=repeats) for key, values in each.items()}
         intervals["rmse"] = bootstrap(lambda part: math.sqrt(_mean(part)), square, repeats=repeats)
     return Summary(found, intervals, {"level": levels, "coverage": [_mean(mass <= at) for at in levels]}, {})
+
+
+def of_labels(prediction: MultilabelPrediction, targets: Tensor, repeats: int) -> Summary:
+    """Compute means over labels of their calibration and ranking, and `<metric>[<label>]` of each."""
+    prediction, targets = checked(prediction, targets, MultilabelPrediction)
+    each = {
+        "nll": label_nll(prediction, targets),
+        "ece": label_ece(prediction, targets),
+        "adaptive_ece": label_ece(prediction, targets, adaptive=True),
+        "auroc": label_auroc(prediction, targets),
+        "average_precision": label_average_precision(prediction, targets),
+        "f1": label_f1(prediction, targets),
+    }
+    found = {key: float(values.nanmean()) for key, values in each.items()}
+    found |= {f"{key}[{k}]": value for key, values in each.items() for k, value in enumerate(values.tolist())}
+    known = ~targets.isnan()
+    bars = binned(prediction.probs[known].double().clamp(0.0, 1.0), targets[known].double(), 15)
+    full = bars[2] > 0
+    intervals = {}
+    if repeats:
+        row = -prediction.label_log_likelihood(targets).double().sum(dim=1) / known.sum(dim=1).clamp_min(1)
+        intervals = {"nll": bootstrap(_mean, row, repeats=repeats)}
+    diagram = {key: bar[full].tolist() for key, bar in zip(("confidence", "accuracy", "share"), bars, strict=True)}
+    return Summary(found, intervals, diagram, {})
+
+
+def of_targets(prediction: MultiregressionPrediction, targets: Tensor, repeats: int) -> Summary:
+    """Compute error and calibration of several targets: `rmse[k]` and `coverage_95[k]` of each, and means."""
+    prediction, targets = checked(prediction, targets, MultiregressionPrediction)
+    each = [of_numbers(prediction.target(k), targets[:, k], repeats) for k in range(prediction.targets)]
+    coverage = [one.metrics["coverage_95"] for one in each]
+    found = {"nll": nll(prediction, targets), "coverage_95": sum(coverage) / len(coverage)}
+    found |= {f"{key}[{k}]": one.metrics[key] for key in ("rmse", "coverage_95") for k, one in enumerate(each)}
+    intervals = {f"{key}[{k}]": one.intervals[key] for k, one in enumerate(each) for key in one.intervals}
+    levels = each[0].reliability["level"]
+    covered = torch.tensor([one.reliability["coverage"] for one in each]).mean(dim=0).tolist()
+    return Summary(found, intervals, {"level": levels, "coverage": covered}, {})
 
 
 def of_scores(inside: Tensor, outside: Tensor, repeats: int) -> tuple[dict[str, float], dict[str, Interval]]:

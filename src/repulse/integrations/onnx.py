@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -84,13 +84,23 @@ def write(module: nn.Module, path: str | Path, inputs: Any, metadata: Mapping[st
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # which speak of the insides of the exporter
         traced = _traced(module, inputs)
-        program: Any = torch.onnx.export(
-            traced, dynamo=True, verbose=False, input_names=names, output_names=list(outputs)
-        )
+        program: Any = torch.onnx.export(traced, dynamo=True, verbose=False)
+    _rename(program.model.graph, names, outputs)
     program.model.metadata_props.update(metadata)
     written = write_whole(path, program.model_proto.SerializeToString())
     sweep(path)
     return written
+
+
+def _rename(graph: Any, inputs: Sequence[str], outputs: Sequence[str]) -> None:
+    """Name inputs and outputs of a graph; what happens to have one of these names inside gets another."""
+    taken = {*inputs, *outputs}
+    for node in graph:
+        for value in node.outputs:
+            if value.name in taken:
+                value.name = f"{value.name}_inside"
+    for value, name in zip((*graph.inputs, *graph.outputs), (*inputs, *outputs), strict=True):
+        value.name = name
 
 
 class _Called(nn.Module):

@@ -2,6 +2,7 @@
 
 from repulse.metrics.calibration import accuracy, brier, ece, nll, reliability
 from repulse.metrics.human import human_correlation
+from repulse.metrics.multilabel import label_auroc, label_average_precision, label_ece, label_f1, label_nll
 from repulse.metrics.ranking import aupr, auroc, fpr_at_95, misclassification_auroc, roc_curve
 from repulse.metrics.regression import interval_coverage, rmse
 from repulse.metrics.resampling import Interval, bootstrap
@@ -20,6 +21,11 @@ __all__ = [
     "fpr_at_95",
     "human_correlation",
     "interval_coverage",
+    "label_auroc",
+    "label_average_precision",
+    "label_ece",
+    "label_f1",
+    "label_nll",
     "misclassification_auroc",
     "nll",
     "reliability",

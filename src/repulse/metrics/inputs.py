@@ -8,6 +8,8 @@ import torch
 from torch import Tensor
 
 from repulse.errors import DataError, RecipeError, expected
+from repulse.multilabel_prediction import MultilabelPrediction, check_labels
+from repulse.multiregression_prediction import MultiregressionPrediction
 from repulse.prediction import ClassPrediction, P, Prediction, RegressionPrediction
 
 
@@ -17,14 +19,17 @@ def checked(prediction: Any, targets: Any, kind: type[P] = Prediction) -> tuple[
         raise DataError(expected("prediction", f"a {kind.__name__}", type(prediction).__name__))
     if not isinstance(targets, Tensor):
         raise DataError(expected("targets", "a tensor", type(targets).__name__))
-    if targets.shape != (len(prediction),) or not len(prediction):
-        got = f"shape {tuple(targets.shape)}"
-        raise DataError(expected("targets", f"of shape ({len(prediction)},), not empty", got))
+    shape = _target_shape(prediction)
+    if tuple(targets.shape) != shape or not len(prediction):
+        raise DataError(expected("targets", f"of shape {shape}, not empty", f"shape {tuple(targets.shape)}"))
     prediction, targets = prediction.cpu(), targets.cpu()
+    if isinstance(prediction, MultilabelPrediction):
+        targets = targets.float()
+        check_labels("targets", targets, shape)
     if isinstance(prediction, ClassPrediction):
         _check_classes(prediction, targets)
         targets = targets.long()
-    if isinstance(prediction, RegressionPrediction):
+    if isinstance(prediction, RegressionPrediction | MultiregressionPrediction):
         _check_numbers(prediction, targets)
     return prediction, targets  # pyright: ignore[reportReturnType]
 
@@ -56,7 +61,15 @@ def _check_classes(prediction: ClassPrediction, targets: Tensor) -> None:
         raise DataError(expected("prediction", "free of NaN", "NaN log-probabilities"))
 
 
-def _check_numbers(prediction: RegressionPrediction, targets: Tensor) -> None:
+def _target_shape(prediction: Prediction) -> tuple[int, ...]:
+    if isinstance(prediction, MultilabelPrediction):
+        return tuple(prediction.logits.shape[1:])
+    if isinstance(prediction, MultiregressionPrediction):
+        return tuple(prediction.means.shape[1:])
+    return (len(prediction),)
+
+
+def _check_numbers(prediction: RegressionPrediction | MultiregressionPrediction, targets: Tensor) -> None:
     if not bool(torch.isfinite(targets).all()):
         raise DataError(expected("targets", "finite", "NaN or infinite values"))
     if not bool(torch.isfinite(prediction.means).all() & torch.isfinite(prediction.variances).all()):

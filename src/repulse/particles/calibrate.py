@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -24,7 +25,7 @@ from repulse.particles.distance import DistanceColumns, Release
 from repulse.particles.heads import Heads
 from repulse.particles.noise import GAUSSIAN, USUAL_SHARE, Noise, choose_noise, leave_one_out
 from repulse.particles.scaling import Scaling
-from repulse.particles.tasks import Regression
+from repulse.particles.tasks import Multiregression, Regression
 from repulse.particles.view import View
 
 FOLDS = 5
@@ -138,7 +139,7 @@ def _choose_centre(heads: CentredHeads, validation: Validation) -> None:
     parts = [heads.uncentred(part) for part in row_chunks(features)]
     outputs, release = torch.cat([part[0] for part in parts], dim=1), torch.cat([part[2] for part in parts])
     logits = [part[1] for part in parts if part[1] is not None]
-    heads.centre = choose_centre(torch.cat(logits) if logits else None, outputs, release, targets)
+    heads.centre = choose_centre(torch.cat(logits) if logits else None, outputs, release, targets, heads.task)
 
 
 def assume_noise(
@@ -174,13 +175,27 @@ def assume_noise(
     return Assumed(math.sqrt(wanted), residuals * math.sqrt(wanted / left), measured=False)
 
 
+def assume_noise_of(
+    features: Tensor, targets: Tensor, network: Network, validation: Validation | None, inputs: Tensor | None
+) -> list[Assumed]:
+    """Return `assume_noise` of each target."""
+    if targets.ndim == 1:
+        return [assume_noise(features, targets, network, validation, inputs)]
+    found = []
+    for k in range(targets.shape[1]):
+        layer = network[0][k : k + 1], network[1][k : k + 1]
+        held_out = None if validation is None else (validation[0], validation[1][:, k])
+        found.append(assume_noise(features, targets[:, k], layer, held_out, inputs))
+    return found
+
+
 @torch.no_grad()
 def centre_numbers(
     heads: Heads,
     view: View,
     release: Release,
     network: Network,
-    assumed: Assumed,
+    assumed: Sequence[Assumed],
     held_out: Validation,
 ) -> CentredHeads:
     """Put the heads of a regression around the network, with the noise and the tail that residuals show.
@@ -190,26 +205,45 @@ def centre_numbers(
         view: what they see.
         release: by how much disagreement grows.
         network: the last layer.
-        assumed: residuals, and whether they are of `held_out`.
+        assumed: for each target, residuals, and whether they are of `held_out`.
         held_out: rows that heads were not fitted to.
     """
     assert view.distances is not None
-    assert isinstance(heads.task, Regression)
     made = CentredHeads.around(heads, view.distances, release, network, Centre(), heads.task)
     features, targets = held_out
     parts = [made.uncentred(part) for part in row_chunks(features)]
-    means = torch.cat([part[0] for part in parts], dim=1)[..., 0].double()
-    mean, grown = means.mean(dim=0), torch.cat([part[2] for part in parts]).double()
+    means = torch.cat([part[0] for part in parts], dim=1).double()
+    outputs = torch.cat([part[1] for part in parts]).double()  # pyright: ignore[reportCallIssue, reportArgumentType]
+    grown, targets = torch.cat([part[2] for part in parts]).double(), targets.double().reshape(len(features), -1)
+    chosen = [_choose_number(one, targets[:, k], outputs[:, k], means[..., k], grown) for k, one in enumerate(assumed)]
+    alphas, noises = zip(*chosen, strict=True)
+    if isinstance(made.task, Regression):
+        made.centre = Centre(alphas[0], gain=noises[0].gain, cost=noises[0].cost)
+        tail = min(noises[0].tail, GAUSSIAN)
+        made.task = dataclasses.replace(made.task, noise=math.sqrt(noises[0].aleatoric), tail=tail)
+    elif isinstance(made.task, Multiregression):
+        made.centre = Centre(cost=sum(noise.cost for noise in noises))
+        made.task = dataclasses.replace(
+            made.task,
+            noise=tuple(math.sqrt(noise.aleatoric) for noise in noises),
+            tails=tuple(min(noise.tail, GAUSSIAN) for noise in noises),
+            shares=alphas,
+            gains=tuple(noise.gain for noise in noises),
+        )
+    return made
+
+
+def _choose_number(
+    assumed: Assumed, targets: Tensor, network: Tensor, means: Float[Tensor, "n B"], grown: Float[Tensor, " B"]
+) -> tuple[float, Noise]:
+    """Choose the share of the network in the centre of one target, and its noise."""
+    mean = means.mean(dim=0)
     disagreement = grown.square() * (means - mean).square().mean(dim=0)
-    alpha = 1.0
-    if assumed.measured:
-        outputs = torch.cat([part[1] for part in parts])[:, 0].double()  # pyright: ignore
-        alpha = _better_centre(targets.double(), outputs, mean)
-        noise = choose_noise(targets.double() - alpha * outputs - (1 - alpha) * mean, disagreement)
-    else:
+    if not assumed.measured:
         typical = disagreement.median().expand(len(assumed.residuals))
-        noise = choose_noise(assumed.residuals, typical.cpu(), (USUAL_SHARE,))
-    return _with_noise(made, alpha, noise)
+        return 1.0, choose_noise(assumed.residuals, typical.cpu(), (USUAL_SHARE,))
+    alpha = _better_centre(targets, network, mean)
+    return alpha, choose_noise(targets - alpha * network - (1 - alpha) * mean, disagreement)
 
 
 def _better_centre(targets: Tensor, network: Tensor, heads: Tensor) -> float:
@@ -226,13 +260,6 @@ def _better_centre(targets: Tensor, network: Tensor, heads: Tensor) -> float:
         if float(gain.mean()) > max(error, least):
             best, least = share, float(gain.mean())
     return best
-
-
-def _with_noise(made: CentredHeads, alpha: float, noise: Noise) -> CentredHeads:
-    made.centre = Centre(alpha, gain=noise.gain, cost=noise.cost)
-    tail = min(noise.tail, GAUSSIAN)
-    made.task = dataclasses.replace(made.task, noise=math.sqrt(noise.aleatoric), tail=tail)  # pyright: ignore
-    return made
 
 
 def network_outputs(network: Network, features: Tensor) -> Float[Tensor, "B o"]:

@@ -13,12 +13,16 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
 from repulse.errors import check_number
+
+if TYPE_CHECKING:
+    from repulse.particles.tasks.task import Task
 
 ALPHAS = (1.0, 0.5, 0.0)
 """Shares of the network in the centre that are tried; the network alone comes first, and stays unless beaten."""
@@ -67,16 +71,20 @@ def recentred(
     return middle + (heads - mean)
 
 
-def calibration_cost(log_probs: Float[Tensor, "n B K"], targets: Int[Tensor, " B"]) -> float:
+def calibration_cost(log_probs: Float[Tensor, "n B K"], targets: Int[Tensor, " B"] | Float[Tensor, "B K"]) -> float:
     """Return the total negative log-likelihood, and half the squared z-score of the number of correct predictions.
 
     The second term asks whether as many predictions are right as their confidences say, which the likelihood alone
-    gives up where labels are noisy: `(sum c - hits)^2 / (2 sum c (1 - c) + 1)`, with confidences `c`.
+    gives up where labels are noisy: `(sum c - hits)^2 / (2 sum c (1 - c) + 1)`, with confidences `c`. Targets are
+    classes, or a probability of each class: then so many samples of a class are hits.
     """
     mean = torch.logsumexp(log_probs, dim=0) - math.log(len(log_probs))
-    nll = -float(mean.gather(1, targets.unsqueeze(1)).sum())
     confidence, labels = mean.exp().max(dim=1)
-    surprise = float(confidence.sum()) - float((labels == targets).sum())
+    if targets.ndim == 2:
+        nll, hits = -float((targets * mean).nansum()), float(targets.gather(1, labels.unsqueeze(1)).sum())
+    else:
+        nll, hits = -float(mean.gather(1, targets.unsqueeze(1)).sum()), float((labels == targets).sum())
+    surprise = float(confidence.sum()) - hits
     return nll + surprise**2 / (2 * float((confidence * (1 - confidence)).sum()) + 1)
 
 
@@ -84,25 +92,26 @@ def choose_centre(
     network: Float[Tensor, "B K"] | None,
     heads: Float[Tensor, "n B K"],
     release: Float[Tensor, " B"],
-    targets: Int[Tensor, " B"],
+    targets: Tensor,
+    task: Task,
 ) -> Centre:
-    """Choose `alpha` and `T` by `calibration_cost`, plus `(log T)^2 / (2 spread^2)`, on labels nothing was fitted to.
+    """Choose `alpha` and `T` by the task's cost, plus `(log T)^2 / (2 spread^2)`, on labels nothing was fitted to.
 
     Args:
         network: logits of the network, or None where there is no network: then the heads' mean is the centre.
         heads: outputs of the heads as fitted.
         release: `s(x)` of each sample.
-        targets: classes.
+        targets: as the task has them.
+        task: what the outputs mean.
     """
     best, least = Centre(0.0 if network is None else 1.0), math.inf
     low, high, count = LOG_TEMPERATURES
-    z = torch.zeros_like(heads[0]) if network is None else network
     for alpha in (0.0,) if network is None else ALPHAS:
         margin = MARGIN if alpha < 1 and network is not None else 0.0
         for step in range(count):
             log_t = low + (high - low) * step / (count - 1)
-            outputs = recentred(z, heads, release, alpha, math.exp(log_t)).log_softmax(dim=-1)
-            cost = calibration_cost(outputs, targets) + log_t**2 / (2 * LOG_TEMPERATURE_SPREAD**2) + margin
+            outputs = task.recentred(heads, network, release, Centre(alpha, math.exp(log_t)))
+            cost = task.calibration_cost(outputs, targets) + log_t**2 / (2 * LOG_TEMPERATURE_SPREAD**2) + margin
             if cost < least:
                 best, least = Centre(alpha, math.exp(log_t), cost=cost), cost
     return best

@@ -16,7 +16,7 @@ from repulse.errors import (
     check_positive_integer,
     expected,
 )
-from repulse.particles.calibrate import HELD_OUT, assume_noise, centre_classes, centre_numbers, release_of
+from repulse.particles.calibrate import HELD_OUT, assume_noise_of, centre_classes, centre_numbers, release_of
 from repulse.particles.centre import MARGIN, Centre
 from repulse.particles.centred import CentredHeads
 from repulse.particles.checks import check_repulsion, check_values
@@ -27,7 +27,7 @@ from repulse.particles.history import warn_about
 from repulse.particles.loop import DivergedError, optimise
 from repulse.particles.pool import MAX_PRESCALED
 from repulse.particles.scaling import TAP_SCALE, Scaling
-from repulse.particles.tasks import KINDS, Regression, Task
+from repulse.particles.tasks import KINDS, Multiregression, Regression, Task
 from repulse.particles.view import View
 from repulse.recipe import Recipe, check_recipe
 
@@ -70,7 +70,8 @@ def fit_heads(
 
     Args:
         features: training features, `(N, d)`.
-        targets: class indices `(N,)`, or for regression floats `(N,)`.
+        targets: class indices `(N,)` or probabilities of classes `(N, K)`; for several labels 0, 1 or (unknown) NaN
+            `(N, K)`; for regression floats `(N,)` or, of several targets, `(N, D)`.
         repulsion_features: features of the repulsion samples, `(M, d)`. None repels nowhere in function space, which
             is the plain last-layer ensemble (LL-E).
         recipe: how to fit; `Recipe()` if not given.
@@ -109,7 +110,7 @@ def fit_heads(
         plain = dataclasses.replace(fit, recipe=recipe.replace(distances=False))
         return plain.run(TAP_SCALE if isinstance(recipe.tap_scale, str) else recipe.tap_scale)[0]
     network = None if start is None else check_last_layer(start, task, features.shape[1] - taps)
-    if isinstance(task, Regression):
+    if isinstance(task, Regression | Multiregression):
         return _fit_numbers(fit, network, held_out, inputs)
     return _fit_classes(fit, network, held_out)
 
@@ -203,12 +204,14 @@ def _fit_numbers(
         assert view.distances is not None
         release = release_of(view.distances, fit.features, fit.taps, validation)
         return CentredHeads.around(heads, view.distances, release, network, Centre(), heads.task)
-    assumed = assume_noise(fit.features, fit.targets, network, validation, inputs)
+    assumed = assume_noise_of(fit.features, fit.targets, network, validation, inputs)
     held_out = validation
     if validation is None:
         fit, held_out = _hold_out(fit)
-    recipe = fit.recipe.replace(noise=assumed.noise)
-    heads, view = dataclasses.replace(fit, recipe=recipe, task=Regression(assumed.noise)).run(scale)
+    several = isinstance(fit.task, Multiregression)
+    noise = tuple(one.noise for one in assumed) if several else assumed[0].noise
+    task = Multiregression(len(assumed), noise) if several else Regression(noise)  # pyright: ignore[reportArgumentType]
+    heads, view = dataclasses.replace(fit, recipe=fit.recipe.replace(noise=noise), task=task).run(scale)
     assert view.distances is not None
     assert held_out is not None
     release = release_of(view.distances, fit.features, fit.taps, validation)
@@ -240,20 +243,26 @@ def _check_validation(
         )
     if not isinstance(targets, Tensor):
         raise DataError(expected("the targets of `validation`", "a tensor", type(targets).__name__))
-    if task.class_count is not None and targets.numel() and int(targets.min()) == int(targets.max()):
-        in_range = 0 <= int(targets.min()) < task.class_count and targets.shape == (len(rows),)
-        checked = targets if in_range else task.from_targets(targets, len(rows), recipe, task.class_count)[0]
-    else:
-        checked = task.from_targets(targets, len(rows), recipe, task.class_count)[0]
+    checked = targets
+    if not _is_one_class(targets, len(rows), task):
+        checked, task = task.from_targets(targets, len(rows), recipe, task.class_count)
     return rows.detach().to(features.device), checked.to(features.device, task.target_dtype)
+
+
+def _is_one_class(targets: Tensor, samples: int, task: Task) -> bool:
+    """Check whether all targets are one and the same class, which is enough for validation data."""
+    classes = not targets.is_floating_point() and targets.shape == (samples,) and samples > 0
+    if task.class_count is None or not classes:
+        return False
+    return int(targets.min()) == int(targets.max()) and 0 <= int(targets.min()) < task.class_count
 
 
 def check_last_layer(start: tuple[Tensor, Tensor], task: Task, penultimate: int) -> tuple[Tensor, Tensor]:
     """Return weight and bias of the network's last layer as the centre takes them, or refuse them."""
     outputs = task.compared_outputs
     weight, bias = (part.detach().float() for part in start)
-    if isinstance(task, Regression):  # a network with a variance next to the mean gives its mean
-        weight, bias = weight[:1], bias[:1]
+    if isinstance(task, Regression | Multiregression):  # a network with variances next to the means gives its means
+        weight, bias = weight[:outputs], bias[:outputs]
     if weight.ndim != 2 or weight.shape[0] != outputs or weight.shape[1] > penultimate or bias.shape != (outputs,):
         wanted = f"a weight of shape {(outputs, penultimate)} and a bias of shape {(outputs,)}"
         raise DataError(expected("start", wanted, f"{tuple(weight.shape)} and {tuple(bias.shape)}"))
@@ -351,15 +360,15 @@ def _start_from(
         raise DataError(expected("start", "the weight and bias of a last layer for `init='pretrained'`", "None"))
     outputs = heads.task.compared_outputs
     weight, bias = (t.detach().to(scaling.shift) for t in start)
-    if outputs == 1:  # a network with a mean and a variance gives its mean
-        weight, bias = weight[:1], bias[:1]
+    if isinstance(heads.task, Regression | Multiregression):  # a network with variances too gives its means
+        weight, bias = weight[:outputs], bias[:outputs]
     known = weight.shape[1] if weight.ndim == 2 else 0  # a last layer knows nothing of taps
     most = len(scaling.scale) if scaling.axes is None else scaling.kept  # whitened features are no features of its
     if weight.shape != (outputs, known) or known > most or bias.shape != (outputs,):
         wanted = f"a weight of shape {(outputs, most)} and a bias of shape {(outputs,)}"
         raise DataError(expected("start", wanted, f"{tuple(weight.shape)} and {tuple(bias.shape)}"))
     bias = (bias + weight @ scaling.shift[:known] - y_shift) / y_scale
-    weight = weight * torch.where(scaling.scale.isfinite(), scaling.scale, 0.0)[:known] / y_scale
+    weight = weight * torch.where(scaling.scale.isfinite(), scaling.scale, 0.0)[:known] / y_scale.reshape(-1, 1)
     spread = weight.std(correction=0)
     spread = spread if spread > 0 else weight.abs().mean()
     for copy, noisy in ((heads.weight, nn.functional.pad(weight, (0, heads.features - known))), (heads.bias, bias)):

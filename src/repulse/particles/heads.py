@@ -179,9 +179,9 @@ class Heads(Particles):
     @torch.no_grad()
     def fold_targets(self, shift: Tensor, scale: Tensor) -> None:
         """Make the means of regression heads that were fitted on `(y - shift) / scale` those of `y` itself."""
-        weight, bias = self.weights[-1], self.biases[-1]
-        weight[:, 0] *= scale
-        bias[:, 0] = bias[:, 0] * scale + shift
+        weight, bias, means = self.weights[-1], self.biases[-1], scale.numel()
+        weight[:, :means] *= scale.reshape(-1, 1)
+        bias[:, :means] = bias[:, :means] * scale + shift
 
     def extra_repr(self) -> str:
         kind = "linear" if len(self.weights) == 1 else f"hidden {[w.shape[1] for w in self.weights][:-1]}"

@@ -64,7 +64,7 @@ class Pool:
             self.rows = max(BLOCK_ELEMENTS // x.shape[1], 1)
             self.blocks = max(POOL_ELEMENTS // like.shape[1] // self.rows, 1)
             room = min(self.blocks * self.rows + batch, len(x))  # what is left of the last blocks makes no batch
-            self.x, self.y = like.new_empty(room, like.shape[1]), y.new_empty(room)
+            self.x, self.y = like.new_empty(room, like.shape[1]), y.new_empty(room, *y.shape[1:])
 
     def batches(self, generator: torch.Generator) -> Iterator[Tensor]:
         """Iterate for ever over rows of `x` and `y` that make a random batch; use each before requesting the next."""

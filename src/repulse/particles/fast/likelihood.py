@@ -15,6 +15,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 if TYPE_CHECKING:
+    from repulse.particles.tasks.multiregression import Multiregression
     from repulse.particles.tasks.regression import Regression
 
 
@@ -75,3 +76,59 @@ class Gaussian:
             near[:, 1] = (1 - squared) * inside / (2 * batch)
         near[:, 0] = error * precision / batch
         return nll
+
+
+class SoftCrossEntropy:
+    """Turns logits into the gradient of the cross-entropy with class probabilities as targets, `(softmax - t) / B`."""
+
+    def __init__(self, outputs: Float[Tensor, "n K S"], batch: int, elsewhere: Float[Tensor, "n K R"] | None) -> None:
+        self.near, self.far, self.elsewhere = outputs[..., :batch], outputs[..., batch:], elsewhere
+
+    def __call__(self, targets: np.ndarray) -> float:
+        """Replace outputs by the gradient; returns the mean over heads of what it is the gradient of."""
+        near, batch = self.near, len(targets)
+        wanted = torch.from_numpy(targets).T.to(near)
+        log_probs = near.log_softmax(dim=1)
+        nll = -float((wanted * log_probs).sum()) / (len(near) * batch)
+        torch.mul(log_probs.exp_().sub_(wanted), 1 / batch, out=near)
+        if self.elsewhere is not None:
+            torch.softmax(self.far, 1, out=self.elsewhere)
+        return nll
+
+
+class Bernoullis:
+    """Turns logits of labels into the gradient of `Multilabel.nll`, `(sigmoid - y) / B`, zero where y is unknown."""
+
+    def __init__(self, outputs: Float[Tensor, "n K S"], batch: int) -> None:
+        self.near = outputs[..., :batch]
+
+    def __call__(self, targets: np.ndarray) -> float:
+        """Replace outputs by the gradient; returns the mean over heads of what it is the gradient of."""
+        near, batch = self.near, len(targets)
+        wanted = torch.from_numpy(targets).T.to(near)
+        known = ~wanted.isnan()
+        wanted = torch.where(known, wanted, torch.zeros_like(wanted))
+        each = torch.nn.functional.softplus(near, threshold=50) - near * wanted
+        nll = float((each * known).sum()) / (len(near) * batch)
+        torch.mul(near.sigmoid().sub_(wanted), known.to(near) / batch, out=near)
+        return nll
+
+
+class Gaussians:
+    """Turns means and logs of variances of several targets into the gradient of `Multiregression.nll`."""
+
+    def __init__(self, outputs: Float[Tensor, "n O S"], batch: int, task: Multiregression) -> None:
+        self.near, self.task = outputs[..., :batch], task
+
+    def __call__(self, targets: np.ndarray) -> float:
+        """Replace outputs by the gradient; returns the mean over heads of what it is the gradient of."""
+        near, batch, count = self.near, len(targets), self.task.targets
+        means, log_variances = (part.transpose(1, 2) for part in self.task.gaussian(near.transpose(1, 2)))
+        error, precision = means - torch.from_numpy(targets).T, torch.exp(-log_variances)
+        squared = error.square() * precision
+        whole = float((log_variances + squared).sum()) / (len(near) * batch)
+        if self.task.noise is None:
+            inside = near[:, count:].abs() <= self.task.max_log_variance
+            near[:, count:] = (1 - squared) * inside / (2 * batch)
+        near[:, :count] = error * precision / batch
+        return 0.5 * (math.log(2 * math.pi) * count + whole)

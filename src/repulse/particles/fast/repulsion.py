@@ -224,6 +224,8 @@ def to_space(outputs: Float[Tensor, "n K R"], on: str, out: Float[Tensor, "n K R
         torch.sub(outputs, outputs.amax(dim=1, keepdim=True), out=out)
         out.exp_()
         out *= out.sum(dim=1, keepdim=True).reciprocal_()
+    elif on == "label_probabilities":
+        torch.sigmoid(outputs, out=out)
     elif on == "log_probabilities":
         torch.log_softmax(outputs, 1, out=out)
     elif on == "centred_logits":
@@ -237,6 +239,8 @@ def pull_back_from_space(gradient: Float[Tensor, "n K R"], x: Float[Tensor, "n K
     if on == "probabilities":
         gradient *= x
         gradient.addcmul_(x, gradient.sum(dim=1, keepdim=True), value=-1)
+    elif on == "label_probabilities":
+        gradient *= x.mul(1 - x)
     elif on == "log_probabilities":
         gradient.addcmul_(x.exp_(), gradient.sum(dim=1, keepdim=True), value=-1)
     elif on == "centred_logits":

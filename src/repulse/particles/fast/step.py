@@ -125,7 +125,7 @@ class ClosedFormStep:
         outputs = self._copies(away) if measure else None
 
         driving = self._function_prior() if self.recipe.prior == "function" else None
-        nll = self.likelihood(self.y.take(batch.numpy()))
+        nll = self.likelihood(self.y.take(batch.numpy(), axis=0))
         result, repulsive = self._repel(strength)
         if self.mixes and result is not None:
             driving = self._mix(result.k.mean(dim=0) if result.k.ndim == 3 else result.k, driving)

@@ -12,18 +12,18 @@ from torch.nn import functional as F
 
 from repulse._mapped import row_chunks
 from repulse.errors import DataError, expected
-from repulse.particles.fast.likelihood import CrossEntropy
+from repulse.particles.fast.likelihood import CrossEntropy, SoftCrossEntropy
 from repulse.particles.forces import in_space
 from repulse.particles.tasks.task import InPlaceLikelihood, Task, check_target_shape
 from repulse.prediction import ClassAnswer, ClassPrediction, Prediction, mean_log_probs
-from repulse.recipe import Recipe, TaskName
+from repulse.recipe import Recipe
 
 
 @dataclass(frozen=True)
 class Classification(Task):
     """Outputs are the logits of `classes` classes."""
 
-    kind: ClassVar[TaskName] = "classification"
+    kind: ClassVar[str] = "classification"
     target_dtype: ClassVar[torch.dtype | None] = torch.int64
     has_closed_form: ClassVar[bool] = True
     answers: ClassVar[type[Any]] = ClassAnswer
@@ -32,7 +32,12 @@ class Classification(Task):
 
     @classmethod
     def from_targets(cls, targets: Tensor, samples: int, recipe: Recipe, classes: int | None) -> tuple[Tensor, Task]:
-        """Check class indices `(N,)`, of at least two classes."""
+        """Check class indices `(N,)`, of at least two classes, or probabilities of classes `(N, K)`."""
+        if targets.ndim == 2 and targets.is_floating_point() and _are_probabilities(targets):
+            if len(targets) != samples or targets.shape[1] != (classes or targets.shape[1]) or targets.shape[1] < 2:
+                wanted = f"of shape ({samples}, {classes or 'classes'}), probabilities of classes"
+                raise DataError(expected("targets", wanted, f"shape {tuple(targets.shape)}"))
+            return targets, SoftClassification(targets.shape[1])
         check_target_shape(targets, samples)
         if targets.is_floating_point() or targets.dtype == torch.bool or targets.is_complex():
             raise DataError(expected("targets", "integer class indices for classification", f"{targets.dtype}"))
@@ -80,3 +85,31 @@ class Classification(Task):
         self, outputs: Float[Tensor, "n K S"], batch: int, probabilities: Float[Tensor, "n K R"] | None
     ) -> InPlaceLikelihood:
         return CrossEntropy(outputs, batch, probabilities)
+
+
+@dataclass(frozen=True)
+class SoftClassification(Classification):
+    """A classification that is fitted to a probability of each class, not to classes: several opinions, or a teacher.
+
+    Only the fit knows the difference: what is fitted is a `Classification`.
+    """
+
+    target_dtype: ClassVar[torch.dtype | None] = torch.float32
+
+    def nll(self, outputs: Float[Tensor, "n B K"], targets: Float[Tensor, "B K"]) -> Float[Tensor, " n"]:
+        """Compute the mean over the batch of `-sum_k target_k log softmax(outputs)_k`, for every head."""
+        return -(targets * outputs.log_softmax(dim=-1)).sum(dim=2).mean(dim=1)
+
+    def in_original_units(self, fitted: Any, scale: Tensor) -> Task:
+        return Classification(self.classes)
+
+    def in_place_likelihood(
+        self, outputs: Float[Tensor, "n K S"], batch: int, probabilities: Float[Tensor, "n K R"] | None
+    ) -> InPlaceLikelihood:
+        return SoftCrossEntropy(outputs, batch, probabilities)
+
+
+def _are_probabilities(rows: Float[Tensor, "N K"]) -> bool:
+    """Check whether all rows are probabilities that sum to one."""
+    parts = ((part >= 0).all() & ((part.double().sum(dim=1) - 1).abs() < 1e-3).all() for part in row_chunks(rows))
+    return all(map(bool, parts))

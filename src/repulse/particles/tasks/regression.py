@@ -12,19 +12,18 @@ from jaxtyping import Float
 from torch import Tensor
 
 from repulse._mapped import release_pages, row_chunks
+from repulse.errors import DataError, expected
 from repulse.particles.centre import Centre
 from repulse.particles.checks import check_values
 from repulse.particles.fast.likelihood import Gaussian
 from repulse.particles.noise import tail_factors
+from repulse.particles.tasks.multiregression import RIDGE, Multiregression
 from repulse.particles.tasks.task import InPlaceLikelihood, Task, check_target_shape
 from repulse.prediction import Prediction, RegressionAnswer, RegressionPrediction
-from repulse.recipe import Recipe, TaskName
+from repulse.recipe import Recipe
 
 if TYPE_CHECKING:
     from repulse.particles.heads import Heads
-
-RIDGE = 1e-4
-"""Added to the covariance of the features by the linear regression from which heads start."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +38,7 @@ class Regression(Task):
         max_log_variance: predicted logs of variances stay within plus and minus this.
     """
 
-    kind: ClassVar[TaskName] = "regression"
+    kind: ClassVar[str] = "regression"
     has_closed_form: ClassVar[bool] = True
     max_log_variance: ClassVar[float] = 30.0
 
@@ -49,11 +48,15 @@ class Regression(Task):
 
     @classmethod
     def from_targets(cls, targets: Tensor, samples: int, recipe: Recipe, classes: int | None) -> tuple[Tensor, Task]:
-        """Check floats `(N,)` or `(N, 1)`."""
+        """Check floats `(N,)` or `(N, 1)`; of several columns, each is a target of `Multiregression`."""
         if targets.shape == (samples, 1):
             targets = targets.squeeze(1)
+        if targets.ndim == 2:
+            return Multiregression.from_targets(targets, samples, recipe, classes)
         check_target_shape(targets, samples)
         check_values("targets", targets)
+        if isinstance(recipe.noise, tuple):
+            raise DataError(expected("noise", "one number for a single target", f"{len(recipe.noise)}"))
         return targets, cls(recipe.noise)
 
     @property

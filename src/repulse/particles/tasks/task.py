@@ -16,9 +16,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from repulse.errors import DataError, expected
-from repulse.particles.centre import Centre, recentred
+from repulse.particles.centre import Centre, calibration_cost, recentred
 from repulse.prediction import Prediction, RegressionAnswer
-from repulse.recipe import Recipe, TaskName
+from repulse.recipe import Recipe
 
 if TYPE_CHECKING:
     from repulse.particles.heads import Heads
@@ -38,7 +38,7 @@ class Task(ABC):
         answers: the `NamedTuple` that a deployed ensemble returns; its fields are the outputs of an export.
     """
 
-    kind: ClassVar[TaskName]
+    kind: ClassVar[str]
     target_dtype: ClassVar[torch.dtype | None] = None
     has_closed_form: ClassVar[bool] = False
     answers: ClassVar[type[Any]] = RegressionAnswer
@@ -102,6 +102,10 @@ class Task(ABC):
         middle = outputs.mean(dim=0) if network is None else network
         return recentred(middle, outputs, release, centre.alpha, centre.temperature)
 
+    def calibration_cost(self, outputs: Float[Tensor, "n B O"], targets: Tensor) -> float:
+        """Return what the choice of a centre minimises, in nats over all samples: `calibration_cost`, for logits."""
+        return calibration_cost(outputs.log_softmax(dim=-1), targets)
+
     def scale_targets(self, targets: Tensor) -> tuple[Task, Tensor, Tensor, Tensor]:
         """Return the task and the targets in the units of the fit, with the shift and the scale of these units."""
         return self, targets, torch.zeros((), device=targets.device), torch.ones((), device=targets.device)
@@ -135,7 +139,8 @@ def target_hint(targets: Tensor) -> str:
     if targets.ndim != 2:
         return ""
     one_hot = bool((targets.sum(dim=1) == 1).all())
-    return "; for one-hot targets use `targets.argmax(dim=1)`" if one_hot else "; several labels are not taken"
+    several = "; for several labels at once say `Recipe(task='multilabel')`"
+    return "; for one-hot targets use `targets.argmax(dim=1)`" if one_hot else several
 
 
 def check_target_shape(targets: Tensor, samples: int) -> None:

@@ -1,0 +1,133 @@
+"""Several labels, several targets and soft targets: decompositions by properties, steps against autograd."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.testing import assert_close
+
+from repulse import MultilabelPrediction, MultiregressionPrediction, RegressionPrediction
+from repulse.particles.centre import Centre
+from repulse.particles.fit_data import FitData, identity
+from repulse.particles.heads import Heads
+from repulse.particles.tasks import Multilabel, Multiregression
+from repulse.particles.tasks.classification import SoftClassification
+from repulse.recipe import Recipe
+
+from .naive import random
+from .test_closed import AWAY, STEP, D, N, X, compare
+
+K = 3
+LABELS = (random(N, K, seed=4) > 0.3).float()
+LABELS[::5, 1] = torch.nan
+NUMBERS = X @ random(D, K, seed=5) + 0.3 * random(N, K, seed=6)
+SHARES = random(N, K, seed=7).softmax(dim=1)
+TASKS = {
+    "multilabel": (Multilabel((0.0, -1.0, 2.0)), LABELS.double()),
+    "known noise": (Multiregression(K, (0.3, 1.0, 2.0)), NUMBERS),
+    "predicted noise": (Multiregression(K, None, (0.1, 0.2, -0.3)), NUMBERS),
+    "soft": (SoftClassification(K), SHARES),
+}
+shapes = st.tuples(st.integers(2, 5), st.integers(1, 4), st.integers(1, 4), st.integers(0, 1000))
+
+
+@pytest.mark.parametrize("name", TASKS)
+@pytest.mark.parametrize("on", ["probabilities", "logits"])
+@pytest.mark.parametrize("compared", ["jointly", "pointwise"])
+def test_the_step_is_that_of_autograd(name, on, compared, monkeypatch):
+    task, y = TASKS[name]
+    heads = Heads(5, D, task, generator=torch.Generator().manual_seed(5)).double()
+    compare(heads, FitData(X, y, AWAY, identity, task), STEP.replace(on=on, compare=compared), monkeypatch)
+
+
+def test_unknown_labels_take_no_part():
+    task, _ = TASKS["multilabel"]
+    outputs, known = random(4, N, K), LABELS.nan_to_num(nan=1.0).double()
+    by_hand = torch.nn.functional.binary_cross_entropy_with_logits(outputs, known.expand(4, -1, -1), reduction="none")
+    by_hand[:, LABELS.isnan()] = 0
+    assert_close(task.nll(outputs, LABELS.double()), by_hand.sum(dim=2).mean(dim=1))
+
+
+@given(shapes, st.floats(0.1, 100))
+@settings(max_examples=25, deadline=None)
+def test_labels_split_into_two_parts(shape, size):
+    n, batch, labels, seed = shape
+    p = MultilabelPrediction(size * random(n, batch, labels, seed=seed))
+    mean = p.logits.sigmoid().mean(dim=0)
+    entropy = torch.distributions.Bernoulli(mean).entropy()
+    assert_close(p.total_per_label, entropy, rtol=1e-6, atol=1e-8)
+    assert_close(p.total, entropy.sum(dim=1), rtol=1e-6, atol=1e-8)
+    assert bool((p.epistemic_per_label >= 0).all() and (p.epistemic_per_label <= math.log(2) + 1e-9).all())
+    assert bool((p.aleatoric_per_label >= -1e-12).all())
+    swapped = MultilabelPrediction(p.logits.flip(0))
+    assert_close(swapped.epistemic_per_label, p.epistemic_per_label)
+    equal = MultilabelPrediction(p.logits[:1].expand(n, -1, -1))
+    assert_close(equal.epistemic, torch.zeros(batch, dtype=torch.float64), rtol=0, atol=1e-9)
+
+
+@given(shapes)
+@settings(max_examples=25, deadline=None)
+def test_several_targets_are_one_at_a_time(shape):
+    n, batch, targets, seed = shape
+    means, variances = random(n, batch, targets, seed=seed), random(n, batch, targets, seed=seed + 1).square() + 0.1
+    p = MultiregressionPrediction(means, variances)
+    assert_close(p.total, p.aleatoric + p.epistemic)
+    assert bool((p.epistemic >= 0).all() and (p.joint_epistemic >= 0).all())
+    y = random(batch, targets, seed=seed + 2)
+    each = [RegressionPrediction(means[..., k], variances[..., k]) for k in range(targets)]
+    assert_close(p.log_likelihood(y), sum(one.log_likelihood(y[:, k]) for k, one in enumerate(each)))
+    assert_close(p.interval(0.9)[1], torch.stack([one.interval(0.9)[1] for one in each], dim=1))
+    assert_close(MultiregressionPrediction(means.flip(0), variances.flip(0)).joint_epistemic, p.joint_epistemic)
+    equal = MultiregressionPrediction(means[:1].expand(n, -1, -1), variances)
+    assert_close(equal.joint_epistemic, torch.zeros(batch, dtype=torch.float64), rtol=0, atol=1e-9)
+    if targets == 1:
+        assert_close(p.joint_epistemic, 0.5 * (p.total / p.aleatoric)[:, 0].log())
+
+
+def test_joint_uncertainty_sees_what_targets_share_and_no_units():
+    """Two targets that are off together, and two that are off independently, are equally uncertain one by one."""
+    deviation = torch.tensor([1.0, -1.0, 1.0, -1.0], dtype=torch.float64)
+    other = torch.tensor([1.0, 1.0, -1.0, -1.0], dtype=torch.float64)
+    together, apart = (torch.stack([deviation, second], dim=1).unsqueeze(1) for second in (deviation, other))
+    ones = torch.ones(4, 1, 2, dtype=torch.float64)
+    p, q = MultiregressionPrediction(together, ones), MultiregressionPrediction(apart, ones)
+    assert_close(p.epistemic, q.epistemic)
+    assert float(p.joint_epistemic) == pytest.approx(0.5 * math.log(3))  # 1 + 2 along one axis
+    assert float(q.joint_epistemic) == pytest.approx(0.5 * math.log(4))  # 1 + 1 along both
+    units = torch.tensor([1.0, 1000.0], dtype=torch.float64)
+    scaled = MultiregressionPrediction(together * units, ones * units**2)
+    assert_close(scaled.joint_epistemic, p.joint_epistemic)
+
+
+def test_labels_far_away_fade_to_their_odds():
+    task, network = Multilabel((-2.0, 1.0)), 100 * random(6, 2)
+    heads = random(4, 6, 2, seed=1)
+    near = task.recentred(heads, network, torch.ones(6).double(), Centre())
+    assert_close(near.mean(dim=0), network)
+    far = task.recentred(heads, network, torch.full((6,), 1e9).double(), Centre())
+    assert_close(far.mean(dim=0), torch.tensor([[-2.0, 1.0]]).double().expand(6, 2), rtol=0, atol=1e-6)
+    assert_close(far - far.mean(dim=0), near - near.mean(dim=0), rtol=0, atol=1e-6)
+
+
+def test_several_targets_have_their_own_gain_and_share():
+    task, network, heads = (
+        Multiregression(2, (1.0, 1.0), shares=(1.0, 0.0), gains=(0.0, 2.0)),
+        random(5, 2),
+        random(3, 5, 2),
+    )
+    placed, mean = task.recentred(heads, network, torch.ones(5).double(), Centre()), heads.mean(dim=0)
+    assert_close(placed[..., 0], network[:, 0].expand(3, 5))
+    assert_close(placed[..., 1], mean[:, 1] + 2 * (heads[..., 1] - mean[:, 1]))
+
+
+def test_one_target_in_a_column_is_the_fit_of_one_target():
+    from repulse import fit_heads
+
+    y = NUMBERS[:, :1].float()
+    recipe = Recipe(task="regression", noise=0.3, epochs=2, heads=3)
+    one, column = (fit_heads(X.float(), v, AWAY.float(), recipe, progress=False) for v in (y[:, 0], y))
+    assert_close(one(X.float()), column(X.float()))
