@@ -39,9 +39,9 @@ KINDS = {
     "hf bert": lambda: (bert(), sentences(), sentences(seed=1), LABELS),
     "regression": lambda: (
         nn.Sequential(nn.Linear(4, 16), nn.ReLU(), nn.Linear(16, 1)),
-        normal(10, 4),
+        normal(200, 4),
         normal(10, 4, seed=1),
-        normal(10),
+        normal(200, seed=2),
     ),
     "several inputs": lambda: (Several(), (normal(10, 4), normal(10, 2)), (normal(8, 4), normal(8, 2)), LABELS),
     "several labels": lambda: (
@@ -52,9 +52,9 @@ KINDS = {
     ),
     "several targets": lambda: (
         nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2)),
-        normal(10, 4),
+        normal(200, 4),
         normal(10, 4, seed=1),
-        normal(10, 2, seed=2),
+        normal(200, 2, seed=2),
     ),
     "one logit": lambda: (
         nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 1)),
@@ -84,6 +84,9 @@ NAMES = {"cnn": {"class_names": [f"class {i}" for i in range(CLASSES)]}}
 
 
 def differences(ensemble, answer, inputs):
-    """The largest difference between each named output and that of `predict`."""
+    """The largest difference between each named output and that of `predict`, relative to numbers above one."""
     prediction = ensemble.predict(inputs)
-    return {name: float((getattr(prediction, name) - value).abs().max()) for name, value in answer.items()}
+    wanted = {name: getattr(prediction, name) for name in answer}
+    return {
+        name: float(((wanted[name] - answer[name]) / wanted[name].abs().clamp_min(1)).abs().max()) for name in answer
+    }
