@@ -38,10 +38,10 @@ KINDS = {
     ),
     "hf bert": lambda: (bert(), sentences(), sentences(seed=1), LABELS),
     "regression": lambda: (
-        nn.Sequential(nn.Linear(4, 16), nn.ReLU(), nn.Linear(16, 1)),
-        normal(200, 4),
+        nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1)),
+        normal(400, 4),
         normal(10, 4, seed=1),
-        normal(200, seed=2),
+        normal(400, 4)[:, 0] + 0.3 * normal(400, seed=2),
     ),
     "several inputs": lambda: (Several(), (normal(10, 4), normal(10, 2)), (normal(8, 4), normal(8, 2)), LABELS),
     "several labels": lambda: (
@@ -73,9 +73,8 @@ def ensemble_of(kind):
         torch.manual_seed(0)
         model, x, other, targets = KINDS[kind]()
         task = TASKS.get(kind, "classification")
-        ensemble = repulse.retrofit(
-            model, [(x, targets)], recipe=QUICK.replace(task=task), progress=False, **NAMES.get(kind, {})
-        )
+        recipe = (repulse.Recipe() if kind == "regression" else QUICK).replace(task=task)  # heads that have converged
+        ensemble = repulse.retrofit(model, [(x, targets)], recipe=recipe, progress=False, **NAMES.get(kind, {}))
     return ensemble, other
 
 

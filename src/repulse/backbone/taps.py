@@ -123,7 +123,7 @@ def tensor_in(output: Any) -> Tensor | None:
 
 def fits(mask: Tensor, shape: torch.Size | Sequence[int]) -> bool:
     """Check whether a mask `(B, T)` says which tokens of `(B, T, C)` count; a network may add padding of its own."""
-    return len(shape) == 3 and mask.shape[0] == shape[0] and mask.shape[1] <= shape[1]
+    return bool(len(shape) == 3 and mask.shape[0] == shape[0] and mask.shape[1] <= shape[1])
 
 
 def signal_in(inputs: Any) -> Tensor | None:
