@@ -1,4 +1,6 @@
-"""Put what `repulse-lab reproduce all` found in docs/results: tables, figures, claims, the page and pictures of it.
+"""Put what `repulse-lab reproduce` found in docs/results: tables, figures, claims, the page and pictures of it.
+
+Cells that were measured take the place of the committed ones; the others stay.
 
 Pictures of the page need playwright and chromium; without them those that are there stay.
 
@@ -12,17 +14,19 @@ import importlib.util
 import json
 import shutil
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 from repulse.evaluation.table import Column, Table
-from repulse_lab.paper.claims import judge, orderings
+from repulse_lab.paper.claims import judge, orderings, write_claims
 from repulse_lab.paper.claims.results import Results
-from repulse_lab.paper.registry import NAMES
+from repulse_lab.paper.registry import NAMES, chosen
 from repulse_lab.report.reproduction import write_report
-from repulse_lab.study.output import FILE, read
+from repulse_lab.study.evaluate import EVALUATIONS, evaluation
+from repulse_lab.study.experiment import Experiment, Outcome
+from repulse_lab.study.output import FILE, read, write
 from tables import ROOT, insert
 
-KEPT = ("*/tables.md", "*/tables.tex", "*/results.csv", f"*/{FILE}", "*/figures/*", "claims.*", "orderings.md")
 SHOTS = {  # name: where the page is scrolled to, width, height, colours
     "report-top": ("header", 1280, 900, "light"),
     "report-claims": ("#claims", 1280, 900, "light"),
@@ -32,14 +36,33 @@ SHOTS = {  # name: where the page is scrolled to, width, height, colours
 }
 
 
-def copy(results: Path, to: Path) -> None:
-    """All but the cache, in place of what was there."""
-    shutil.rmtree(to, ignore_errors=True)
-    for pattern in KEPT:
-        for path in sorted(results.glob(pattern)):
-            target = to / path.relative_to(results)
-            target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(path, target)
+def overlay(results: Path, to: Path) -> None:
+    """Put new cells in the place of the committed ones with the same labels, and make tables of all of them.
+
+    So a few cells can be measured again. Figures are new where the run has them, else the committed ones.
+    """
+    for path in sorted(results.glob(f"*/{FILE}")):
+        new, kept = read(path.parent), to / path.parent.name
+        old = read(kept) if (kept / FILE).is_file() else new
+        cells = {_labels(one): one for one in old.outcomes} | {_labels(one): one for one in new.outcomes}
+        experiment = next((one for one in every_experiment() if one.name == new.name), None)
+        if experiment is None or not cells:
+            continue
+        tables = experiment.tables(list(cells.values()))
+        figures = {one.name: one for one in (*old.figures, *new.figures)}
+        missing = [line for line in new.missing if "cells are not done" not in line]
+        changes = {"tables": tables, "figures": list(figures.values()), "missing": missing, "minutes": old.minutes}
+        write(replace(new, outcomes=list(cells.values()), **changes), kept)
+    write_claims(to)
+
+
+def _labels(outcome: Outcome) -> str:
+    return json.dumps(sorted((key, str(value)) for key, value in outcome.labels.items() if value is not None))
+
+
+def every_experiment() -> list[Experiment]:
+    """Return the experiments of `reproduce` and of `evaluate`."""
+    return [*chosen(["all"]), *(evaluation(network) for network in EVALUATIONS)]
 
 
 def contents(results: Path) -> str:
@@ -89,15 +112,15 @@ def main() -> None:
     parser.add_argument("--results", type=Path, default=Path("results"), help="folder that was written to")
     written = parser.parse_args().results
     results = written / "cpu"
-    if not (results / "claims.json").is_file():
-        sys.exit(f"{results / 'claims.json'} is not there: run `repulse-lab reproduce all` first.")
+    if not results.is_dir():
+        sys.exit(f"{results} is not there: run `repulse-lab reproduce all` first.")
     docs = ROOT / "docs" / "results"
-    copy(results, docs / "cpu")
+    overlay(results, docs / "cpu")
     if (written / "paper").is_dir():  # what of it could be run
-        copy(written / "paper", docs / "paper")
+        overlay(written / "paper", docs / "paper")
     page = write_report(docs / "cpu")
-    insert(docs / "index.md", "contents", contents(results))
-    insert(docs / "index.md", "verdicts", verdicts(results))
+    insert(docs / "index.md", "contents", contents(docs / "cpu"))
+    insert(docs / "index.md", "verdicts", verdicts(docs / "cpu"))
     if importlib.util.find_spec("playwright") and shutil.which("chromium"):
         photograph(page, ROOT / "docs" / "images")
     print(f"{docs}: {sum(len(json.loads(p.read_text())['cells']) for p in docs.glob(f'cpu/*/{FILE}'))} cells")

@@ -17,10 +17,10 @@ PACKAGES = {"repulse": ROOT / "src", "repulse_lab": ROOT / "lab" / "src"}
 
 LAYERS = (
     {"__init__", "__main__"},
-    {"cli", "demo", "integrations", "scale"},
-    {"decide", "active", "evaluation"},
+    {"cli", "commands", "demo", "integrations", "scale", "serve"},
+    {"decide", "active", "evaluation", "files"},
     {"suggest"},
-    {"retrofit", "ensemble", "checkpoint", "baselines"},
+    {"retrofit", "ensemble", "checkpoint", "kept", "baselines"},
     {"summary", "deploy"},
     {"functional", "particles", "backbone", "repulsion", "metrics"},
     {"multilabel_prediction", "multiregression_prediction"},

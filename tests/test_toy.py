@@ -54,7 +54,23 @@ def test_classification_heads_part_outside_the_data_only(toy, fitted):
         assert inside < 0.05
 
 
-def test_the_figure_is_drawn(toy, fitted, tmp_path):
-    path = tmp_path / "toy.png"
-    toy.figure(fitted).savefig(path)
-    assert path.stat().st_size > 10_000
+def test_the_figure_shows_every_model_as_it_predicts(toy, fitted):
+    axes = toy.figure(fitted).axes
+    problem, models = fitted["regression"]
+    for axis, model, title in zip(axes[:3], models, toy.TITLES, strict=True):
+        *curves, mean = axis.lines
+        drawn = torch.tensor(curves[0].get_xdata()).unsqueeze(1)
+        with torch.no_grad():
+            wanted = model(drawn).squeeze(-1)
+        assert (axis.get_title(), len(curves), len(axis.collections[-1].get_offsets())) == (
+            title,
+            len(wanted),
+            len(problem.x),
+        )
+        assert torch.equal(torch.tensor(curves[2].get_ydata()), wanted[2])
+        assert torch.allclose(torch.tensor(mean.get_ydata()), wanted.mean(dim=0))
+    problem, models = fitted["moons"]
+    for axis, model in zip(axes[3:6], models, strict=True):
+        shown = torch.tensor(axis.collections[0].get_array().data).flatten()
+        corner = toy.spread(problem, model, torch.tensor([[-3.0, -3.0]]))
+        assert torch.allclose(shown[:1], corner)

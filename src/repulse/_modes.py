@@ -1,10 +1,10 @@
-"""Modes of modules, borrowed and given back, and whose call it is, where several threads share a module."""
+"""Modes of modules and of torch, borrowed and given back, and whose call it is where threads share a module."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from weakref import WeakKeyDictionary
 
 import torch
@@ -45,3 +45,13 @@ def evaluating(model: nn.Module) -> Iterator[None]:
                 if inside == 1:
                     del _borrowed[module]
                     module.training = bool(was_training)
+
+
+@contextmanager
+def without_autocast() -> Iterator[None]:
+    """Compute in the types that numbers have, whatever `torch.autocast` is around."""
+    with ExitStack() as stack:
+        for kind in ("cpu", "cuda", "mps", "xpu"):
+            if torch.is_autocast_enabled(kind):
+                stack.enter_context(torch.autocast(kind, enabled=False))
+        yield

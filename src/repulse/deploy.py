@@ -63,8 +63,8 @@ class _HookedBackbone(Backbone):
     """A backbone on a twin of the network, whose hooks stay."""
 
     def __init__(self, backbone: Backbone) -> None:
-        about = (backbone.ending, backbone.taps, backbone.several, backbone.forms)
-        super().__init__(twin_of(backbone.model), *about)
+        about = (backbone.ending, backbone.taps, backbone.several)
+        super().__init__(twin_of(backbone.model), *about, forms=backbone.forms)
         self._passes = _Passes()
         for name in self.ending.layers:
             self.model.get_submodule(name).register_forward_hook(_Keep(self._passes, name))

@@ -11,13 +11,22 @@ import operator
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
-from typing import Any, NamedTuple, SupportsIndex, TypeVar
+from html import escape
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, SupportsIndex, TypeVar
 
+import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from repulse._extras import needs
+from repulse._html import table
 from repulse.errors import DataError, expected
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+    from pandas import DataFrame
 
 
 def mean_log_probs(log_probs: Float[Tensor, "n B K"]) -> Float[Tensor, "B K"]:
@@ -78,6 +87,18 @@ def _weighted(weights: Tensor, values: Tensor) -> Tensor:
 
 MAX_ELEMENTS_CPU, MAX_ELEMENTS_GPU = 2**18, 2**26
 """Maximum number of elements processed at once, on a CPU and on a GPU."""
+
+MAX_POINTS = 5000
+"""Samples that a picture shows, at most; evenly spaced ones of more."""
+
+
+def as_columns(name: str, values: Tensor) -> dict[str, np.ndarray]:
+    """Return the column of a table or, for several values per sample, one for each, numbered."""
+    if values.ndim not in (1, 2):
+        got = f"shape {tuple(values.shape)}"
+        raise DataError(expected("predictions for a table", "one, or a few, for each sample", got))
+    known = values.detach().cpu().numpy()
+    return {name: known} if known.ndim == 1 else {f"{name} {k}": known[:, k] for k in range(known.shape[1])}
 
 
 class ClassAnswer(NamedTuple):
@@ -187,6 +208,63 @@ class Prediction(ABC):
         """Return the fields: those with several axes have the batch on the second, others belong to all samples."""
         return [getattr(self, field.name) for field in fields(self)]
 
+    def to_frame(self, class_names: Sequence[str] | None = None) -> DataFrame:
+        """Return a pandas table with one row per sample: what is predicted, and its uncertainties.
+
+        Args:
+            class_names: names of the classes, such as `ensemble.class_names`, to stand in place of their numbers.
+        """
+        with needs("pandas", extra="files"):
+            from pandas import DataFrame
+
+        return DataFrame(self._columns(class_names))
+
+    def plot(self, targets: Tensor | None = None, path: str | Path | None = None) -> Figure:
+        """Plot the predictions: classes as a map of both uncertainties, numbers with their intervals.
+
+        Args:
+            targets: what was right; mistakes, or the targets themselves, are marked.
+            path: where to write the figure, in the format of the suffix.
+        """
+        from repulse._pictures import save_picture
+
+        if not len(self):
+            raise DataError(expected("predictions for a picture", "at least one", "none"))
+        if targets is not None and targets.shape != (len(self),):
+            got = f"shape {tuple(targets.shape)}"
+            raise DataError(expected("targets", f"{len(self)}, one for each sample", got))
+        step = -(-len(self) // MAX_POINTS)
+        figure = self[::step].cpu()._panels(None if targets is None else targets[::step].cpu())
+        if path is not None:
+            save_picture(figure, path)
+        return figure
+
+    def _panels(self, targets: Tensor | None) -> Figure:
+        raise DataError(expected("predictions for a picture", "of classes or of numbers", type(self).__name__))
+
+    def _columns(self, class_names: Sequence[str] | None = None) -> dict[str, Any]:
+        """Return the columns of a table: those of the kind of prediction, and the three uncertainties."""
+        found = self._answers(class_names)
+        for name in ("aleatoric", "epistemic", "total"):
+            found |= as_columns(name, getattr(self, name))
+        return found
+
+    def _answers(self, class_names: Sequence[str] | None) -> dict[str, Any]:
+        return {}
+
+    def _repr_html_(self) -> str:
+        """Return the first predictions as a table."""
+        few = self[:8]
+        try:
+            columns = few._columns()
+        except DataError:
+            return f"<code>{escape(repr(self))}</code>"
+        rows = zip(*columns.values(), strict=True)
+        cells = [
+            [f"{value:.4g}" if isinstance(value, float | np.floating) else str(value) for value in r] for r in rows
+        ]
+        return table(list(columns), cells, repr(self) + (f"; the first {len(few)}" if len(few) < len(self) else ""))
+
     def __repr__(self) -> str:
         size = f"{type(self).__name__}({len(self)} sample{'' if len(self) == 1 else 's'}, {self.members} members"
         if not len(self):
@@ -241,6 +319,20 @@ class ClassPrediction(Prediction):
     def confidence(self) -> Float[Tensor, " B"]:
         """Probability of the most probable class."""
         return self.probs.amax(dim=-1)
+
+    def _answers(self, class_names: Sequence[str] | None) -> dict[str, Any]:
+        labels = self.labels.tolist()
+        if class_names is not None:
+            if isinstance(class_names, str) or len(class_names) != self.log_probs.shape[-1]:
+                wanted = f"{self.log_probs.shape[-1]} strings, one per class"
+                raise DataError(expected("class_names", wanted, repr(class_names)[:80]))
+            labels = [class_names[label] for label in labels]
+        return {"label": labels, **as_columns("confidence", self.confidence)}
+
+    def _panels(self, targets: Tensor | None) -> Figure:
+        from repulse._pictures import class_panels
+
+        return class_panels(self.aleatoric, self.epistemic, None if targets is None else self.labels == targets)
 
     def log_likelihood(self, targets: Int[Tensor, " B"]) -> Float[Tensor, " B"]:
         """Compute `log mean_i p_i(target)`, floored at log 1e-12."""
@@ -301,6 +393,14 @@ class RegressionPrediction(Prediction):
     def std(self) -> Float[Tensor, " B"]:
         """Standard deviation of the mixture, `sqrt(total)`."""
         return self.total.sqrt()
+
+    def _answers(self, class_names: Sequence[str] | None) -> dict[str, Any]:
+        return {**as_columns("mean", self.mean), **as_columns("std", self.std)}
+
+    def _panels(self, targets: Tensor | None) -> Figure:
+        from repulse._pictures import number_panels
+
+        return number_panels(self.mean, self.epistemic, self.interval(0.95), targets)
 
     def log_likelihood(self, targets: Float[Tensor, " B"]) -> Float[Tensor, " B"]:
         """Return the logarithm of the density at each target."""

@@ -33,7 +33,7 @@ from repulse.baselines import (
 )
 from repulse.baselines._gaussians import cholesky
 from repulse.baselines.laplace import Kronecker, LaplaceTorch
-from repulse.baselines.sngp import FACTORS, orthogonal_features
+from repulse.baselines.sngp import orthogonal_features
 from repulse.errors import RecipeError
 
 GENERATOR = torch.Generator().manual_seed(0)
@@ -201,16 +201,6 @@ def test_sngp_variance_is_that_of_the_weight_space_posterior():
     r, q = (method.random_features(x).double() for x in (FEATURES, QUERIES))
     covariance = torch.linalg.inv(torch.eye(32, dtype=torch.float64) + r.T @ r)
     near(method.variance(QUERIES), torch.einsum("bi,ij,bj->b", q, covariance, q))
-
-
-def test_sngp_chooses_the_factor_that_calibrates():
-    method = SNGP(4, width=64, epochs=5).fit(FEATURES, TARGETS)
-    losses = {}
-    for factor in FACTORS:
-        method.factor = factor
-        losses[factor] = metrics.nll(method.predict(QUERIES), torch.zeros(60, dtype=torch.int64))
-    method.calibrate(QUERIES, torch.zeros(60, dtype=torch.int64))
-    assert losses[method.factor] == min(losses.values())
 
 
 def test_random_features_approximate_the_gaussian_kernel():

@@ -17,6 +17,7 @@ from repulse.baselines import (
     DeepEnsemble,
     LastLayer,
     LastLayerEnsemble,
+    OutlierExposure,
     Predictor,
     RepulsiveDeepEnsemble,
     Resources,
@@ -77,6 +78,8 @@ def made(name: str, resources: Resources):
     method = EVERY[name](resources)
     if isinstance(method, SNGP):
         method.width, method.epochs = 64, 200
+    if isinstance(method, OutlierExposure):
+        method.steps = 800
     if isinstance(method, LastLayerEnsemble):
         method.recipe = method.recipe.replace(epochs=40, lr=0.02)
     return method
@@ -119,9 +122,14 @@ def test_shapes_types_and_the_sum_of_uncertainties(name, fitted):
 
 @pytest.mark.parametrize("name", [name for name in EVERY if name not in BLIND])
 def test_a_larger_score_is_further_away(name, fitted):
-    inside, outside = fitted(name).score(blobs(200, seed=5)[0]), fitted(name).score(far(200, seed=6))
-    rank = (outside.unsqueeze(1) > inside).float().mean() + 0.5 * (outside.unsqueeze(1) == inside).float().mean()
-    assert rank > 0.7, f"{name}: {rank}"
+    """A cloud that is pulled away from the data step by step is told from it better and better."""
+    inside, ranks = fitted(name).score(blobs(200, seed=5)[0]), []
+    for step in (0.0, 0.5, 1.0):
+        cloud = fitted(name).score(step * far(200, seed=6) + (1 - step) * blobs(200, seed=6)[0]).unsqueeze(1)
+        ranks.append(float((cloud > inside).float().mean() + 0.5 * (cloud == inside).float().mean()))
+    assert abs(ranks[0] - 0.5) < 0.1
+    assert ranks[0] + 0.1 < min(ranks[1:]), ranks
+    assert ranks[2] > 0.7
 
 
 @pytest.mark.parametrize("name", BLIND)
@@ -193,6 +201,8 @@ def test_a_thousand_classes(name):
     layer = LastLayer(torch.randn(1000, 8, generator=generator), torch.zeros(1000))
     outside = torch.randn(50, 8, generator=generator)
     method = made(name, Resources(layer, outside))
+    if isinstance(method, OutlierExposure):
+        method.steps = 800
     if isinstance(method, LastLayerEnsemble):
         method.recipe = method.recipe.replace(epochs=1)
     if name in ("LL-Laplace (full)", "LL-Laplace (diagonal)"):
@@ -215,7 +225,7 @@ def test_saved_and_loaded_it_is_the_same(name, fitted, tmp_path):
     again = type(method).load(method.save(path))
     assert torch.equal(method.score(far(9)), again.score(far(9)))
     path.write_bytes(path.read_bytes()[:-9])
-    with pytest.raises(CheckpointError, match="a saved method"):
+    with pytest.raises(CheckpointError, match="a whole safetensors file"):
         type(method).load(path)
 
 
@@ -276,9 +286,27 @@ def test_calibrating_changes_what_calibrates_and_nothing_else(name, fitted):
     prediction, scores = method.calibrate(features, targets.roll(1)).predict_and_score(x)  # as wrong as can be
     assert torch.equal(before[0].log_probs, prediction.log_probs) != method.calibrates
     assert method.calibrates or torch.equal(before[1], scores)
-    assert method.calibrates == (name in ("MAP + temperature", "SNGP", "repulse"))
+    assert method.calibrates == (name in ("MAP + temperature", "SNGP", "outlier exposure, tuned", "repulse"))
     if method.calibrates:  # less certain than before
         assert prediction.probs.amax(dim=1).mean() < before[0].probs.amax(dim=1).mean()
+
+
+@pytest.mark.parametrize("name", [name for name, kind in baselines.METHODS.items() if kind.chosen])
+@pytest.mark.parametrize("wrong", [0.02, 0.5])
+def test_no_constant_is_chosen_at_an_end_of_what_was_tried(name, wrong, fitted):
+    """However wrong the network is, twice and half of what `calibrate` chose are no better."""
+    method, (features, targets) = copy.deepcopy(fitted(name)), blobs(100, seed=3)
+    targets = torch.where(torch.arange(100) < 100 * wrong, targets.roll(1), targets)
+    method.calibrate(features, targets)
+    for field in method.chosen:
+        best = getattr(method, field)
+        losses = []
+        for value in (best / 2, best, 2 * best):
+            setattr(method, field, value)
+            if name == "outlier exposure, tuned":
+                method.layer = method._head(*method._known, value)
+            losses.append(nn.functional.nll_loss(method.predict(features).log_probs[0], targets))
+        assert losses[1] <= min(losses[0], losses[2])
 
 
 def test_what_uses_repulsion_samples_changes_with_them(resources):

@@ -142,8 +142,14 @@ def test_prior_covariance_is_that_of_drawn_heads():
 @pytest.mark.filterwarnings("ignore::repulse.errors.FitWarning")
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64])
 def test_function_prior_takes_features_of_any_precision(dtype):
+    """Features of any precision are the numbers they hold: the fit is that of the same numbers in float32."""
     features, elsewhere = random(40, 3, dtype=dtype), 3 * random(30, 3, seed=1, dtype=dtype)
-    heads = fit_heads(
-        features, (features[:, 0] > 0).long(), elsewhere, Recipe(heads=3, epochs=2, prior="function"), progress=False
-    )
-    assert bool(torch.isfinite(heads.vectors()).all())
+    targets = (features[:, 0] > 0).long()
+
+    def fitted(change, **recipe):
+        how = Recipe(heads=3, epochs=2, **{"prior": "function", "prior_std": 0.01, **recipe})
+        return fit_heads(change(features), targets, change(elsewhere), how, progress=False).vectors()
+
+    found = fitted(lambda x: x)
+    assert_close(found, fitted(lambda x: x.float()), rtol=1e-4, atol=1e-5)
+    assert (found - fitted(lambda x: x, prior_std=10.0)).abs().max() > 1e-3  # the prior is part of the fit

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 
 import pytest
@@ -16,7 +17,7 @@ from repulse.particles.loop import FitData, optimise
 from repulse.particles.scaling import Scaling
 from repulse.particles.tasks import Classification, Regression
 from repulse.particles.view import View
-from repulse.recipe import Recipe
+from repulse.recipe import FS_RLL_E, Recipe
 
 from . import naive
 from .naive import RULES, random
@@ -173,7 +174,15 @@ def test_fit_is_the_loop_written_by_hand(space, schedule, decay):
 @pytest.mark.filterwarnings("ignore::repulse.errors.FitWarning")
 def test_different_architectures_repel_in_function_space():
     """As `Networks` says they can; only parameter space needs vectors of one length."""
-    networks = [nn.Linear(D, K), nn.Sequential(nn.Linear(D, 6), nn.ReLU(), nn.Linear(6, K))]
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        networks = [nn.Linear(D, K), nn.Sequential(nn.Linear(D, 6), nn.ReLU(), nn.Linear(6, K))]
     x = random(30, D, dtype=torch.float32)
-    fitted = fit_networks(networks, x, torch.arange(30) % K, 2 * x, Recipe(epochs=2), progress=False)
-    assert fitted.history[-1].repulsion is not None
+
+    def apart(strength):
+        recipe = FS_RLL_E.replace(epochs=40, lr=0.01, strength=strength)
+        fitted = fit_networks(copy.deepcopy(networks), x, torch.arange(30) % K, 2 * x, recipe, progress=False)
+        one, other = fitted.predict(2 * x).log_probs.exp()
+        return float((one - other).square().mean())
+
+    assert apart(1.0) > 2 * apart(0.0)

@@ -34,9 +34,10 @@ from repulse.backbone.endings import (
 )
 from repulse.backbone.forms import Form, forms_of
 from repulse.backbone.maps import Ran
+from repulse.backbone.memory_format import prefers_channels_last
 from repulse.backbone.tap_choice import find_taps, named_taps, within_columns
 from repulse.backbone.taps import INPUTS, Tap, fits, signal_in, tensor_in
-from repulse.errors import BackboneError, expected
+from repulse.errors import BackboneError, DataError, expected
 
 PROBE_SAMPLES = 8
 """Number of samples of a batch that show how a network runs."""
@@ -52,12 +53,9 @@ class Backbone(nn.Module):
         ending: its last layer, and how the output comes from it.
         taps: which earlier stages are read too.
         several: how many tensors the network takes side by side, or None if it takes one, or names.
+        channels_last: whether `run` hands images over with their channels last in memory (see `memory_format`).
         forms: name, shape and type of each of its inputs, as far as they are known.
-        channels_last: whether `run` hands images over with their channels last in memory; a pass over much data finds
-            out whether that is faster.
     """
-
-    channels_last = False
 
     def __init__(
         self,
@@ -65,6 +63,7 @@ class Backbone(nn.Module):
         ending: Ending,
         taps: Sequence[Tap] = (),
         several: int | None = None,
+        channels_last: bool = False,
         forms: Sequence[Form] = (),
     ) -> None:
         super().__init__()
@@ -72,6 +71,7 @@ class Backbone(nn.Module):
         self.ending = ending
         self.taps = tuple(taps)
         self.several = several
+        self.channels_last = channels_last
         self.forms = tuple(forms)
 
     @property
@@ -96,7 +96,7 @@ class Backbone(nn.Module):
 
     def with_taps(self, taps: Sequence[Tap]) -> Backbone:
         """Return the same network with other taps."""
-        return Backbone(self.model, self.ending, taps, self.several, self.forms)
+        return Backbone(self.model, self.ending, taps, self.several, self.channels_last, self.forms)
 
     def run(self, x: Any) -> Float[Tensor, "B d"]:
         """Compute features in the memory format that is faster for this network; its weights are not moved."""
@@ -143,6 +143,8 @@ class Backbone(nn.Module):
                 hook.remove()
         pooled = self.pooled(ends, logits)
         if not output_follows(self.ending, pooled, self.weights, logits):
+            if not bool(logits.isfinite().all()):
+                raise DataError(expected("x", "such that the network's output is finite", "NaN or infinite outputs"))
             wanted = f"that of {self.ending} as in the first batch"
             raise BackboneError(expected("the model's output", wanted, "something else; it depends on more than that"))
         return self.joined(pooled, read)
@@ -229,7 +231,10 @@ def split(
     backbone = Backbone(model, ending, several=several, forms=forms_of(few))
     with torch.no_grad():
         backbone(few)  # which checks that the layer does not run again after it made the output
-    return _with_taps(backbone, few, layers, ran)
+    backbone = _with_taps(backbone, few, layers, ran)
+    with torch.no_grad():
+        backbone.channels_last = prefers_channels_last(backbone, model, few)
+    return backbone
 
 
 def unwrap(model: nn.Module) -> nn.Module:

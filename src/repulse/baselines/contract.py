@@ -66,6 +66,8 @@ class Method(ABC):
     """Whether features may include taps of earlier layers, which make them several times wider."""
     calibrates: bool = False
     """Whether `calibrate` changes anything."""
+    chosen: tuple[str, ...] = ()
+    """Fields with the constants that `calibrate` chooses."""
     extra: str | None = None
     """Optional dependencies that it needs: `pip install 'repulse[extra]'`."""
     seconds: float = 6.0

@@ -9,9 +9,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from repulse.baselines._checks import check_features
+from repulse.baselines._search import smallest
 from repulse.baselines.contract import Method
 from repulse.baselines.last_layer import LastLayer
 from repulse.baselines.registry import register
+from repulse.errors import DataError, expected
 from repulse.particles.scaling import TAP_SCALE, Scaling
 from repulse.prediction import ClassPrediction
 from repulse.recipe import Recipe
@@ -28,9 +30,10 @@ class OutlierExposure(Method):
     Args:
         repulsion: features of out-of-distribution samples, `(M, d)`.
         outputs: number of classes.
-        weight: weight of the second term.
+        weight: weight of the second term; 0.5 is its authors'.
         taps: number of columns of the features, the last ones, that are taps.
         seed: for the start and the batches.
+        steps: minimum number of steps; three passes if these are more.
     """
 
     repulsion: Tensor
@@ -38,6 +41,7 @@ class OutlierExposure(Method):
     weight: float = 0.5
     taps: int = 0
     seed: int = 0
+    steps: int = 2000
     layer: LastLayer = field(init=False, repr=False)
 
     name = "outlier exposure"
@@ -54,28 +58,64 @@ class OutlierExposure(Method):
         return self.repulsion.shape[-1]
 
     def _fit(self, features: Tensor, targets: Tensor) -> None:
-        recipe = Recipe()
         check_features(self, self.repulsion, "repulsion")
+        self.layer = self._head(features, targets, self.weight)
+
+    def _head(self, features: Tensor, targets: Tensor, outlier_weight: float) -> LastLayer:
+        recipe = Recipe()
         scaling = Scaling.of(features, self.taps, TAP_SCALE)
         inside, outside = scaling(features), scaling(self.repulsion)
         generator = torch.Generator().manual_seed(self.seed)
         head = _linear(features.shape[1], self.outputs, generator).to(features.device)
         size = min(recipe.batch_size, len(inside))
-        steps = max(3 * (len(inside) // size), 2000)
         optimizer = torch.optim.Adam(head.parameters(), lr=recipe.lr)
-        for _ in range(steps):
+        for _ in range(max(3 * (len(inside) // size), self.steps)):
             batch = torch.randint(len(inside), (size,), generator=generator)
             other = torch.randint(len(outside), (size,), generator=generator)
             log_probs = head(outside[other]).log_softmax(dim=-1)
-            loss = F.cross_entropy(head(inside[batch]), targets[batch]) - self.weight * log_probs.mean()
+            loss = F.cross_entropy(head(inside[batch]), targets[batch]) - outlier_weight * log_probs.mean()
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
         weight, bias = scaling.fold(head.weight.detach().unsqueeze(0), head.bias.detach().unsqueeze(0))
-        self.layer = LastLayer(weight[0].to(head.weight), bias[0].to(head.bias))
+        return LastLayer(weight[0].to(head.weight), bias[0].to(head.bias))
 
     def _predict(self, features: Tensor) -> ClassPrediction:
         return ClassPrediction(self.layer(features).log_softmax(dim=-1).unsqueeze(0))
+
+
+@register
+class TunedOutlierExposure(OutlierExposure):
+    """Outlier exposure with the weight that `calibrate` finds: the one whose head has the smallest NLL.
+
+    Larger weights detect better and are worse calibrated; nothing but labels of unseen samples can say where to stop.
+    """
+
+    name = "outlier exposure, tuned"
+    calibrates = True
+    chosen = ("weight",)
+    seconds = 15.0
+
+    def _fit(self, features: Tensor, targets: Tensor) -> None:
+        super()._fit(features, targets)
+        self._known = features, targets
+        self._heads = {self.weight: self.layer}
+
+    @torch.inference_mode(False)
+    @torch.enable_grad()
+    def calibrate(self, features: Tensor, targets: Tensor) -> TunedOutlierExposure:
+        """Choose the weight whose head has the smallest NLL on these samples."""
+        if not hasattr(self, "_known"):  # neither tensors nor heads of other weights are saved
+            raise DataError(expected("the method", "one that was fitted here", "one that was loaded"))
+
+        def loss(weight: float) -> float:
+            if weight not in self._heads:
+                self._heads[weight] = self._head(*self._known, weight)
+            return float(F.cross_entropy(self._heads[weight](features), targets))
+
+        self.weight = smallest(loss, OutlierExposure.weight, steps=10)
+        self.layer = self._heads[self.weight]
+        return self
 
 
 def _linear(inputs: int, outputs: int, generator: torch.Generator) -> nn.Linear:

@@ -13,6 +13,7 @@ from torch.nn import functional as F
 
 from repulse.baselines._checks import check_share
 from repulse.baselines._gaussians import cholesky
+from repulse.baselines._search import smallest
 from repulse.baselines.contract import Method
 from repulse.baselines.last_layer import LastLayer
 from repulse.baselines.registry import register
@@ -21,8 +22,8 @@ from repulse.particles.fit import fit_heads
 from repulse.prediction import ClassPrediction
 from repulse.recipe import LL_E
 
-FACTORS = (math.pi / 8, 1.0, 5.0, 7.5, 10.0, 20.0, 25.0, 50.0, 100.0, 200.0)
-"""Candidate factors of the variance in the mean-field logits; theory gives the first, practice 7.5 to 25."""
+FACTOR = math.pi / 8
+"""Factor of the variance in the mean-field logits that theory gives, from which the search for the best starts."""
 
 
 @register
@@ -33,7 +34,8 @@ class SNGP(Method):
     Standardised features z become `r = sqrt(2/D) cos(O z / l + b)`, with orthogonal random O, b uniform in [0, 2 pi)
     and l the median distance of training features. The output layer is linear; its precision `I + sum r r^T` comes
     from one pass over the training data, in float64. The factor has the smallest NLL on held-back training data, where
-    the network is overconfident; if there are data that it has not seen, pass them to `calibrate`.
+    the network is overconfident; if there are data that it has not seen, pass them to `calibrate`. Factors are tried
+    until larger and smaller ones are worse.
 
     Args:
         outputs: number of classes.
@@ -59,6 +61,7 @@ class SNGP(Method):
     family = "density"
     random = True
     calibrates = True
+    chosen = ("factor",)
     seconds = 22.0
 
     def __post_init__(self) -> None:
@@ -96,7 +99,7 @@ class SNGP(Method):
         factor = cholesky(precision.unsqueeze(0))[0]
         eye = torch.eye(self.width, dtype=torch.float64, device=features.device)
         self.root = torch.linalg.solve_triangular(factor, eye, upper=False).T.contiguous()  # variance = |r^T root|^2
-        self.factor = math.pi / 8
+        self.factor = FACTOR
         if len(held_back):
             self.calibrate(features[held_back], targets[held_back])
 
@@ -105,8 +108,11 @@ class SNGP(Method):
         """Choose the factor with the smallest NLL on these samples."""
         parts = [self._outputs(part) for part in features.split(4096)]
         logits, variance = (torch.cat(both) for both in zip(*parts, strict=True))
-        losses = {factor: F.cross_entropy(_mean_field(logits, variance, factor), targets) for factor in FACTORS}
-        self.factor = min(FACTORS, key=lambda factor: float(losses[factor]))
+
+        def loss(factor: float) -> float:
+            return float(F.cross_entropy(_mean_field(logits, variance, factor), targets))
+
+        self.factor = smallest(loss, FACTOR, sections=12)
         return self
 
     def random_features(self, features: Float[Tensor, "B d"]) -> Float[Tensor, "B D"]:

@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from repulse.baselines._checks import check_share
+from repulse.baselines._search import smallest
 from repulse.baselines.contract import Method
 from repulse.baselines.map import MAP
 from repulse.baselines.registry import register
@@ -33,6 +34,7 @@ class Temperature(Method):
     temperature: float = field(init=False)
 
     calibrates = True
+    chosen = ("temperature",)
 
     def __post_init__(self) -> None:
         check_share(self.share)
@@ -57,15 +59,10 @@ class Temperature(Method):
             raise DataError(expected("method", "a classifier", type(prediction).__name__))
         log_probs = prediction.log_probs.double().clamp_min(-1e4)
 
-        def loss(log_temperature: float) -> float:
-            return float(F.nll_loss(_tempered(log_probs, 2.718281828**log_temperature), targets))
+        def loss(temperature: float) -> float:
+            return float(F.nll_loss(_tempered(log_probs, temperature), targets))
 
-        low, high = -3.0, 3.0  # golden section over temperatures from 0.05 to 20: the loss has one minimum
-        ratio = (5**0.5 - 1) / 2
-        for _ in range(40):
-            left, right = high - ratio * (high - low), low + ratio * (high - low)
-            low, high = (low, right) if loss(left) <= loss(right) else (left, high)
-        self.temperature = 2.718281828 ** ((low + high) / 2)
+        self.temperature = smallest(loss, 1.0, sections=40)
         return self
 
     def _predict(self, features: Tensor) -> ClassPrediction:

@@ -9,13 +9,15 @@ import json
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields
+from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
-from tqdm import tqdm
 
-from repulse._files import with_nan, without_nan, write_whole
+from repulse._files import explaining_writes, with_nan, without_nan, write_whole
+from repulse._html import table
+from repulse._progress import progress_bar
 from repulse.backbone.batches import input_batches, labelled_batches, limit_batch_size
 from repulse.baselines.contract import Predictor
 from repulse.ensemble import Ensemble
@@ -97,7 +99,8 @@ class Evaluation:
         """Return everything as JSON, with null for NaN, and write it to a file if there is a path."""
         text = json.dumps({"format": FORMAT, **without_nan(asdict(self))}, indent=1, allow_nan=False) + "\n"
         if path is not None:
-            write_whole(path, text)
+            with explaining_writes(path):
+                write_whole(path, text)
         return text
 
     @staticmethod
@@ -115,6 +118,21 @@ class Evaluation:
                 raise
             why = f"something else ({type(reason).__name__}: {reason})"
             raise CheckpointError(expected("source", "the JSON of an evaluation", why)) from reason
+
+    def _repr_html_(self) -> str:
+        """Return all metrics as two tables, as in `repr`."""
+        inside = table(list(self.id), [[f"{value:.4g}" for value in self.id.values()]])
+        head = f"<p>{escape(self.name)}: {self.counts['id']:,} samples</p>"
+        if not self.ood:
+            return head + inside
+        columns = list(next(iter(self.ood.values())))
+        rows = [
+            [key + " †" * (key in self.oracle), *(f"{v:.4g}" for v in found.values())]
+            for key, found in self.ood.items()
+        ]
+        marks = [f"† {100 * share:.3g} % of {key} are repulsion samples" for key, share in self.oracle.items()]
+        notes = [*marks, *(f"! {100 * share:.3g} % of {key}" for key, share in self.leaks.items())]
+        return head + inside + table(["out of distribution", *columns], rows, "; ".join(notes))
 
     def __repr__(self) -> str:
         lines = [f"Evaluation of {self.name}: {self.counts['id']:,} samples, {self.milliseconds:.3g} ms per 1000"]
@@ -171,14 +189,7 @@ def evaluate(
         repelled.add(batch)
 
     def run(label: str, batches: Iterator[tuple[Any, Tensor | None]], known: dict[str, Index]) -> Pass:
-        bar = tqdm(
-            limit_batch_size(batches, batch_size),
-            f"evaluating {label}",
-            unit="batch",
-            delay=2,
-            disable=not progress,
-            leave=False,
-        )
+        bar = progress_bar(limit_batch_size(batches, batch_size), f"evaluating {label}", unit="batch", show=progress)
         return pass_over(method, label, iter(bar), known, own)
 
     inside = run("id", labelled_batches(id, "id"), {"repulsion": repelled})

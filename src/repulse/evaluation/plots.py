@@ -1,22 +1,17 @@
-"""Figures as SVG text whose lines and letters take the colour of the page around them.
-
-Matplotlib is used through its object interface, so that no global state of the caller (backend, style) changes.
-"""
+"""Pictures of evaluations, and of methods next to each other: what is drawn in each panel."""
 
 from __future__ import annotations
 
-import io
 import struct
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from itertools import cycle
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from repulse._files import write_whole
+from repulse._figures import INK, PALETTE, Draw, panels, save_picture, to_svg
 from repulse.evaluation.evaluate import Evaluation
 from repulse.metrics import auroc, ece, reliability, roc_curve
 from repulse.prediction import ClassPrediction
@@ -25,50 +20,19 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-INK = "#010203"
-"""Placeholder for the text colour of the page, replaced when the SVG is written."""
-
-PALETTE = ("#3572c6", "#e08214", "#1b9e77", "#b0479a", "#7f7f7f")
-"""Categorical colours that remain distinct in grey and for colour-blind readers."""
-
-Draw = Callable[["Axes"], None]
-
-
-def panels(
-    draws: Sequence[Draw], *, width: float = 3.4, height: float = 3.1, share: bool = False, columns: int | None = None
-) -> Figure:
-    """Draw panels in one row, each by one function; in several rows if there are more than `columns`."""
-    from matplotlib.figure import Figure
-
-    across = min(len(draws), columns or len(draws))
-    down = -(-len(draws) // across)
-    figure = Figure(figsize=(width * across, height * down), layout="constrained")
-    axes = figure.subplots(down, across, squeeze=False, sharex=share, sharey=share).flatten()
-    for axis, draw in zip(axes, draws, strict=False):
-        draw(axis)
-        _style(axis)
-    for axis in axes[len(draws) :]:
-        axis.set_visible(False)
-    figure.patch.set_alpha(0.0)
-    return figure
-
-
-def to_svg(figure: Figure) -> str:
-    """Return the figure as SVG text: transparent, with letters as text and without a date."""
-    from matplotlib import rc_context
-
-    buffer = io.StringIO()
-    with rc_context({"svg.fonttype": "none", "svg.hashsalt": "repulse"}):
-        figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None}, dpi=160)
-    svg = buffer.getvalue()
-    return svg[svg.index("<svg") :].replace(INK, "currentColor")
-
-
-def save_picture(figure: Figure, path: str | Path, dpi: int = 130) -> None:
-    """Write the figure on white to a file, in the format of its suffix."""
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format=Path(path).suffix[1:] or "png", dpi=dpi, facecolor="white")
-    write_whole(path, buffer.getvalue())
+__all__ = [
+    "INK",
+    "PALETTE",
+    "Draw",
+    "evaluation_panels",
+    "panels",
+    "png_of",
+    "reliability_diagram",
+    "roc",
+    "save_picture",
+    "to_svg",
+    "uncertainty_map",
+]
 
 
 def uncertainty_map(groups: Mapping[str, ClassPrediction], title: str) -> Draw:
@@ -188,22 +152,3 @@ def png_of(image: Tensor) -> bytes:
     header = struct.pack(">IIBBBBB", width, height, 8, colour, 0, 0, 0)
     parts = [(b"IHDR", header), (b"IDAT", zlib.compress(rows, 9)), (b"IEND", b"")]
     return b"\x89PNG\r\n\x1a\n" + b"".join(chunk(kind, data) for kind, data in parts)
-
-
-def _style(axis: Axes) -> None:
-    axis.patch.set_alpha(0.0)
-    axis.title.set_color(INK)
-    axis.title.set_fontsize(11)
-    for label in (axis.xaxis.label, axis.yaxis.label):
-        label.set_color(INK)
-        label.set_fontsize(9)
-    axis.tick_params(colors=INK, labelsize=8, length=3)
-    for side, spine in axis.spines.items():
-        spine.set_color(INK)
-        spine.set_linewidth(0.7)
-        spine.set_visible(side in ("left", "bottom"))
-    legend = axis.get_legend()
-    if legend is not None:
-        legend.get_frame().set_alpha(0.0)
-        legend.get_frame().set_linewidth(0.0)
-        legend.get_title().set_color(INK)

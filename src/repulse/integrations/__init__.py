@@ -1,1 +1,1 @@
-"""Other people's tools and formats: each module is a leaf, imported where it is used, and needs an extra."""
+"""The ways of other libraries: a leaf module for each, with an extra of its own, imported by those who use it."""

@@ -157,7 +157,8 @@ class CentredHeads(Heads):
 
     def forward(self, x: Float[Tensor, "B d"]) -> Float[Tensor, "n B O"]:
         self.check_features(x)
-        return self.task.recentred(*self.uncentred(x), self.centre)
+        heads, network, release = self.uncentred(x)
+        return self.task.recentred(heads, network, self.centre.let_go(release), self.centre)
 
     def follow_ends(self) -> None:
         """Compute the averages that belong to the ends of bands, which may be new."""

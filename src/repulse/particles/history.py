@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, fields
+from typing import TYPE_CHECKING
 
+from repulse._extras import needs
+from repulse._html import table
 from repulse.errors import FitWarning
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 
 @dataclass(frozen=True)
@@ -31,6 +37,38 @@ class Epoch:
     kernel: float | None
     epistemic_train: float
     epistemic_repulsion: float | None
+
+
+class History(tuple[Epoch, ...]):
+    """The epochs of a fit, in order: a tuple that a notebook shows as a table.
+
+    Examples:
+        >>> History([Epoch(0.9, None, None, None, None, 0.01, None)])[-1].nll
+        0.9
+    """
+
+    __slots__ = ()
+
+    def to_frame(self) -> DataFrame:
+        """Return a pandas table, one row per epoch from 1 on, NaN where an epoch has no such number."""
+        with needs("pandas", extra="files"):
+            from pandas import DataFrame, RangeIndex
+
+        rows = [asdict(epoch) for epoch in self]
+        names = [field.name for field in fields(Epoch)]
+        return DataFrame(rows, RangeIndex(1, len(self) + 1, name="epoch"), names, dtype=float)
+
+    def _repr_html_(self) -> str:
+        """Return the first, some, and the last of the epochs as a table."""
+        shown = range(0, len(self), max(len(self) // 6, 1))
+        shown = sorted({*shown, len(self) - 1} if self else set())
+        names = [field.name for field in fields(Epoch)]
+        cells = [[str(i + 1), *(_number(getattr(self[i], name)) for name in names)] for i in shown]
+        return table(["epoch", *(name.replace("_", " ") for name in names)], cells)
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:.4g}"
 
 
 def warn_about(history: Sequence[Epoch], distance: float | None) -> None:

@@ -12,6 +12,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from repulse._mapped import MAX_ELEMENTS
+from repulse._progress import progress_bar
 from repulse.particles.fast.step import ClosedFormStep, has_closed_form
 from repulse.particles.fit_data import FitData, StepDiagnostics, StepResult, identity
 from repulse.particles.forces import gaussian_process_prior, mix_driving, repel
@@ -61,7 +62,7 @@ def optimise(
             epoch.
     """
     steps = max(data.size // recipe.batch_size, 1)
-    epochs = recipe.epochs or max(MIN_EPOCHS, math.ceil(MIN_STEPS / steps))
+    epochs = epochs_of(recipe, steps)
     pool = Pool(data.x, data.y, data.prepare, recipe.batch_size)
     data = replace(data, x=pool.x, y=pool.y, prepare=identity, samples=data.size)
     kind = ClosedFormStep if not autograd and has_closed_form(particles) else AutogradStep
@@ -71,12 +72,17 @@ def optimise(
         return _run(particles, loop, epochs, progress)
 
 
+def epochs_of(recipe: Recipe, steps: int) -> int:
+    """Return the number of passes over data of this many steps."""
+    return recipe.epochs or max(MIN_EPOCHS, math.ceil(MIN_STEPS / steps))
+
+
 def _run(particles: Particles, loop: _FitLoop, epochs: int, progress: bool) -> tuple[Epoch, ...]:
     """Run all epochs, and keep a copy of the particles after each good one."""
     history: list[Epoch] = []
     good = {name: value.clone() for name, value in particles.state_dict().items()}
     name = f"fitting {loop.heads} heads"
-    with tqdm(total=loop.total, desc=name, unit="step", delay=2.0, disable=not progress, leave=False) as bar:
+    with progress_bar(name=name, total=loop.total, unit="step", show=progress) as bar:
         for epoch in range(epochs):
             try:
                 record = loop.run_epoch(bar)

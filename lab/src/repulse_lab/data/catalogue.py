@@ -36,10 +36,14 @@ def _add(
     register(Entry(name, splits=splits, read=read, layouts=layouts, shape=shape, classes=classes, **CATALOGUE[name]))
 
 
+def _pair_layouts(folder: str, split: str) -> Layouts:
+    return [glyphs.idx_pair(folder, split)]
+
+
 def _add_images() -> None:
     letters = ["files/notmnist-images-idx3-ubyte", "files/notmnist-labels-idx1-ubyte"]
-    _add("mnist", glyphs.read_pair, lambda split: [glyphs.idx_pair("MNIST", split)], classes=glyphs.DIGITS)
-    _add("fashion-mnist", glyphs.read_pair, lambda s: [glyphs.idx_pair("FashionMNIST", s)], classes=glyphs.FASHION)
+    _add("mnist", glyphs.read_pair, partial(_pair_layouts, "MNIST"), classes=glyphs.DIGITS)
+    _add("fashion-mnist", glyphs.read_pair, partial(_pair_layouts, "FashionMNIST"), classes=glyphs.FASHION)
     _add("kmnist", glyphs.read_pair, glyphs.kmnist_layouts, classes=glyphs.KUZUSHIJI)
     _add("emnist", glyphs.read_emnist, partial(glyphs.emnist_layouts, "letters"), classes=glyphs.LETTERS)
     _add("emnist-balanced", glyphs.read_emnist, partial(glyphs.emnist_layouts, "balanced"), classes=glyphs.BALANCED)
@@ -51,10 +55,14 @@ def _add_images() -> None:
     for name, folder, classes in (("cifar10-c", "CIFAR-10-C", cifar.CLASSES), ("cifar100-c", "CIFAR-100-C", 100)):
         layouts = partial(cifar.corrupted_layouts, folder)
         _add(name, cifar.read_corrupted, layouts, cifar.corrupted_splits(), COLOUR, classes)
-    _add("svhn", scenes.read_svhn, scenes.svhn_layouts, TRAIN_TEST, COLOUR, glyphs.DIGITS)
+    _add("svhn", scenes.read_svhn, scenes.svhn_layouts, (*TRAIN_TEST, "crops"), COLOUR, glyphs.DIGITS)
     _add("dtd", scenes.read_dtd, scenes.dtd_layouts, ("train", "val", "test", "all", "ten-classes"), COLOUR, 47)
     tiny = "train", "val", *HALVES
     _add("tiny-imagenet", scenes.read_tiny_imagenet, scenes.tiny_imagenet_layouts, tiny, COLOUR, 200)
+    _add("tiny-imagenet-100", scenes.read_hundred_classes, scenes.hundred_classes_layouts, TRAIN_TEST, COLOUR, 100)
+    for name, folder, classes in (("mnist", "MNIST", glyphs.DIGITS), ("fashion-mnist", "FashionMNIST", glyphs.FASHION)):
+        layouts = partial(_pair_layouts, folder)
+        _add(f"{name}-32", glyphs.read_upscaled, layouts, ("test",), COLOUR, classes)
     _add("places365", scenes.read_places, scenes.places_layouts, ("val",), COLOUR, 365)
 
 

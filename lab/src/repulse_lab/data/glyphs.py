@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from repulse_lab.data.dataset import Contents
 from repulse_lab.data.folders import image_paths, read_drawings
@@ -41,6 +42,14 @@ def read_pair(found: Found) -> Contents:
     """Read images and labels from two files of the idx format or of numpy's; without the second, images alone."""
     images, *labels = (_array(path) for path in found.paths)
     return Contents(images.unsqueeze(1), labels[0].long() if labels else None)
+
+
+def read_upscaled(found: Found) -> Contents:
+    """Read images as `read_pair` does, scaled to 32 x 32 pixels of three equal colours, as OpenOOD has them."""
+    grey = read_pair(found)
+    assert isinstance(grey.inputs, Tensor)
+    large = F.interpolate(grey.inputs.float(), size=(32, 32), mode="bilinear", antialias=True).round().to(torch.uint8)
+    return Contents(large.expand(-1, 3, -1, -1).contiguous(), grey.targets)
 
 
 def emnist_layouts(part: str, split: str) -> Layouts:

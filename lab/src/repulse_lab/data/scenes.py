@@ -18,7 +18,9 @@ SIZE = 32
 
 
 def svhn_layouts(split: str) -> Layouts:
-    """Return the file in a folder of its own, or in none, as torchvision has it."""
+    """Return the file in a folder of its own, or in none, as torchvision has it; crops are one file of our own."""
+    if split == "crops":
+        return [["files/svhn_crops_32x32.npz"]]
     return [[f"svhn/{split}_32x32.mat"], [f"SVHN/{split}_32x32.mat"], [f"{split}_32x32.mat"]]
 
 
@@ -26,6 +28,10 @@ def read_svhn(found: Found) -> Contents:
     """Read house numbers; the file calls the digit 0 ten."""
     from scipy.io import loadmat
 
+    if found.split == "crops":
+        with np.load(found.paths[0], allow_pickle=False) as file:
+            pixels, names = file["x"], file["name"]
+        return Contents(torch.from_numpy(pixels.transpose(0, 3, 1, 2).copy()), torch.from_numpy(names.astype(int) % 10))
     content = loadmat(found.paths[0], variable_names=["X", "y"])
     labels = torch.from_numpy(content["y"].astype(np.int64)).flatten() % 10
     return Contents(torch.from_numpy(content["X"].transpose(3, 2, 0, 1).copy()), labels)
@@ -77,6 +83,28 @@ def read_tiny_imagenet(found: Found) -> Contents:
     classes = _half(sorted(set(names)), found.split)
     kept = [i for i, name in enumerate(names) if name in set(classes)]
     return _photos([paths[i] for i in kept], [names[i] for i in kept], classes, found, "Tiny ImageNet")
+
+
+SHEETS = "files/tiny-imagenet-sheets"
+COLUMNS = 20
+"""Pictures beside each other on a sheet, and sheets have as many rows."""
+
+
+def hundred_classes_layouts(split: str) -> Layouts:
+    """Return the folder of sheets, one per class, or the file of validation pictures."""
+    return [[SHEETS]] if split == "train" else [["files/tiny_imagenet_val_32x32.npz"]]
+
+
+def read_hundred_classes(found: Found) -> Contents:
+    """Read the training pictures of the first hundred classes from sheets of 20 x 20, or their validation pictures."""
+    source = found.paths[0]
+    if found.split == "test":
+        return _from_file(source, "wnid", "repulsion")
+    sheets = sorted(source.glob("*.jpg"))
+    pages = read_photos(sheets, COLUMNS * SIZE, found.progress, "Tiny ImageNet")
+    tiles = pages.view(len(sheets), 3, COLUMNS, SIZE, COLUMNS, SIZE).permute(0, 2, 4, 1, 3, 5)
+    targets = torch.arange(len(sheets)).repeat_interleave(COLUMNS**2)
+    return Contents(tiles.reshape(-1, 3, SIZE, SIZE).contiguous(), targets, tuple(path.stem for path in sheets))
 
 
 def places_layouts(_: str) -> Layouts:

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from repulse.evaluation.table import Table
-from repulse_lab.study.experiment import Experiment, Outcome
+from repulse_lab.study.experiment import Experiment
 from repulse_lab.study.grid import Grid, Row
 from repulse_lab.study.presets import PAPER_WIDE, PHOTO_NOTES, RESNET20
-from repulse_lab.study.tables import AUROC, INSIDE, MEAN, methods_as_rows
+from repulse_lab.study.tables import AUROC, INSIDE, MEAN, by_rows
 from repulse_lab.study.training import Networks
 
 CHANGES = {
@@ -42,8 +39,10 @@ def _words(name: str) -> str:
 GRID = Grid("cifar10", rows(), Networks((RESNET20,), 3), Networks(PAPER_WIDE.networks, 3), PHOTO_NOTES)
 
 
-def tables(outcomes: Sequence[Outcome]) -> list[Table]:
-    return methods_as_rows(outcomes, INSIDE | AUROC | MEAN, f"CIFAR-10, repelled on {SETS}")
-
-
-EXPERIMENT = Experiment("ablation", "What is each choice of the recipe worth?", "beyond the paper", GRID.plan, tables)
+EXPERIMENT = Experiment(
+    "ablation",
+    "What is each choice of the recipe worth?",
+    "beyond the paper",
+    GRID.plan,
+    by_rows(INSIDE | AUROC | MEAN, f"CIFAR-10, repelled on {SETS}"),
+)

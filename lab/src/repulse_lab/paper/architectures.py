@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from functools import partial
 
-from repulse.evaluation.table import Table
 from repulse_lab.paper.printed import printed
-from repulse_lab.study.experiment import Experiment, Outcome
+from repulse_lab.study.experiment import Experiment
 from repulse_lab.study.grid import Grid, Row
 from repulse_lab.study.presets import NARROW11, NARROW18, PAPER_PHOTOS, PHOTO_NOTES, RESNET20, RESNET32
-from repulse_lab.study.tables import AUROC, INSIDE, MEAN, methods_as_rows
+from repulse_lab.study.tables import AUROC, INSIDE, MEAN, by_rows
 from repulse_lab.study.training import Networks
 
 ROWS = (
@@ -29,13 +28,11 @@ GRID = Grid(
 )
 
 
-def tables(outcomes: Sequence[Outcome]) -> list[Table]:
-    def paper(network: str, method: str, repulsion: str | None, metric: str) -> float | None:
-        return printed("B.5", network, method, repulsion, metric)
-
-    return methods_as_rows(
-        outcomes, {key: INSIDE[key] for key in ("accuracy", "ece")} | AUROC | MEAN, "CIFAR-10", paper
-    )
-
-
-EXPERIMENT = Experiment("architectures", "The same methods on other networks", "Table B.5", GRID.plan, tables)
+COLUMNS = {key: INSIDE[key] for key in ("accuracy", "ece")} | AUROC | MEAN
+EXPERIMENT = Experiment(
+    "architectures",
+    "The same methods on other networks",
+    "Table B.5",
+    GRID.plan,
+    by_rows(COLUMNS, "CIFAR-10", partial(printed, "B.5")),
+)

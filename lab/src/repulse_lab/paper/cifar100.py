@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from repulse.evaluation.table import Table
-from repulse_lab.study.experiment import Experiment, Outcome
+from repulse_lab.study.experiment import Experiment
 from repulse_lab.study.grid import Grid, Row
 from repulse_lab.study.presets import PAPER_WIDE
-from repulse_lab.study.tables import AUROC, INSIDE, MEAN, methods_as_rows
+from repulse_lab.study.tables import AUROC, INSIDE, MEAN, by_rows
 from repulse_lab.study.training import Network, Networks
 
 ROWS = (
@@ -26,8 +23,6 @@ GRID = Grid(
 )
 
 
-def tables(outcomes: Sequence[Outcome]) -> list[Table]:
-    return methods_as_rows(outcomes, INSIDE | AUROC | MEAN, "CIFAR-100")
-
-
-EXPERIMENT = Experiment("cifar100", "Every method on CIFAR-100", "Table 3", GRID.plan, tables)
+EXPERIMENT = Experiment(
+    "cifar100", "Every method on CIFAR-100", "Table 3", GRID.plan, by_rows(INSIDE | AUROC | MEAN, "CIFAR-100")
+)

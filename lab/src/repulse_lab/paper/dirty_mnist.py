@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from functools import partial
 
-from repulse.evaluation.table import Table
 from repulse_lab.paper.printed import printed
-from repulse_lab.study.experiment import Experiment, Outcome
+from repulse_lab.study.experiment import Experiment
 from repulse_lab.study.grid import Grid, Row
 from repulse_lab.study.presets import DIGIT_NOTES, PAPER_DIGITS, RESNET18
-from repulse_lab.study.tables import DIGITS, methods_as_rows
+from repulse_lab.study.tables import DIGITS, by_rows
 from repulse_lab.study.training import Networks
 
 ROWS = (
@@ -28,13 +27,10 @@ GRID = Grid(
 )
 
 
-def tables(outcomes: Sequence[Outcome]) -> list[Table]:
-    def paper(network: str, method: str, repulsion: str | None, metric: str) -> float | None:
-        return printed("B.2", network, method, repulsion, metric)
-
-    return methods_as_rows(outcomes, DIGITS, "DirtyMNIST", paper)
-
-
 EXPERIMENT = Experiment(
-    "dirty-mnist", "Every method on clean, ambiguous and out-of-distribution digits", "Table 1", GRID.plan, tables
+    "dirty-mnist",
+    "Every method on clean, ambiguous and out-of-distribution digits",
+    "Table 1",
+    GRID.plan,
+    by_rows(DIGITS, "DirtyMNIST", partial(printed, "B.2")),
 )

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from repulse.evaluation.table import Column, Table
-from repulse_lab.study.experiment import Experiment, Outcome, Plan, RunOptions
+from repulse.evaluation.table import Column
+from repulse_lab.study.experiment import Experiment, Plan, RunOptions
 from repulse_lab.study.grid import Grid, Row
 from repulse_lab.study.presets import PAPER_WIDE, PHOTO_NOTES, PUBLISHED
 from repulse_lab.study.problems import is_there
-from repulse_lab.study.tables import INSIDE, methods_as_rows
+from repulse_lab.study.tables import INSIDE, by_rows
 
 ROWS = (
     *map(Row, ("MAP", "MAP + temperature", "SNGP", "LL-Laplace", "LL-E")),
@@ -33,10 +31,10 @@ def plan(options: RunOptions) -> Plan:
     return GRID.plan(options)
 
 
-def tables(outcomes: Sequence[Outcome]) -> list[Table]:
-    return methods_as_rows(outcomes, COLUMNS, "CIFAR-10H")
-
-
 EXPERIMENT = Experiment(
-    "human-ambiguity", "Does aleatoric uncertainty follow human disagreement?", "beyond the paper", plan, tables
+    "human-ambiguity",
+    "Does aleatoric uncertainty follow human disagreement?",
+    "beyond the paper",
+    plan,
+    by_rows(COLUMNS, "CIFAR-10H"),
 )

@@ -24,8 +24,10 @@ NAMES = (
     "text",
     "regression",
     "ablation",
+    "strength",
+    "hundred-classes",
 )
-"""In the order of the paper; the last four go beyond it."""
+"""In the order of the paper; the last six go beyond it."""
 
 
 def experiment(name: str) -> Experiment:

@@ -14,7 +14,7 @@ from repulse_lab.study.tables import methods_as_columns
 
 ROWS = (
     *map(Row, ("MAP", "DDU", "LL-E")),
-    *(Row("fs-RLL-E", name) for name in ("CIFAR-100", "Tiny ImageNet", "textures", "SVHN", "noise")),
+    *(Row("fs-RLL-E", name) for name in ("CIFAR-100", "Tiny ImageNet", "textures", "SVHN", "SVHN crops", "noise")),
 )
 GRID = Grid("cifar10", ROWS, PUBLISHED, PAPER_PHOTOS, PHOTO_NOTES)
 

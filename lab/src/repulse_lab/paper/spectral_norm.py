@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
-from repulse.evaluation.table import Table
+from repulse_lab.paper.architectures import COLUMNS
 from repulse_lab.paper.printed import printed
-from repulse_lab.study.experiment import Experiment, Outcome
+from repulse_lab.study.experiment import Experiment
 from repulse_lab.study.grid import Grid, Row
 from repulse_lab.study.presets import NARROW18, PHOTO_NOTES, full
-from repulse_lab.study.tables import AUROC, INSIDE, MEAN, methods_as_rows
+from repulse_lab.study.tables import by_rows
 from repulse_lab.study.training import Network, Networks
 
 ROWS = (
@@ -39,15 +39,10 @@ GRID = Grid(
 )
 
 
-def tables(outcomes: Sequence[Outcome]) -> list[Table]:
-    def paper(network: str, method: str, repulsion: str | None, metric: str) -> float | None:
-        return printed("B.4", network, method, repulsion, metric)
-
-    return methods_as_rows(
-        outcomes, {key: INSIDE[key] for key in ("accuracy", "ece")} | AUROC | MEAN, "CIFAR-10", paper
-    )
-
-
 EXPERIMENT = Experiment(
-    "spectral-norm", "Does spectral normalisation of the network matter?", "Table B.4", GRID.plan, tables
+    "spectral-norm",
+    "Does spectral normalisation of the network matter?",
+    "Table B.4",
+    GRID.plan,
+    by_rows(COLUMNS, "CIFAR-10", partial(printed, "B.4")),
 )

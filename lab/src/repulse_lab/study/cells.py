@@ -50,6 +50,7 @@ def measure(about: Mapping[str, Any], place: Place) -> Result:
     milliseconds = 1e6 * (time.process_time() - start) / len(test)
     figures = measured(trial) | {"fit_seconds": seconds, "milliseconds": milliseconds}
     figures["parameters"] = _parameters(trial, about, place)
+    figures |= {f"chosen {name}": float(getattr(trial.method, name)) for name in trial.method.chosen}
     return {"figures": {key: value for key, value in figures.items() if math.isfinite(value)}}
 
 

@@ -13,10 +13,11 @@ from repulse.errors import CheckpointError, RepulseError, expected
 
 FORMAT = 1
 FILE = "claims.json"
-CONFIRMED, CONTRADICTED, UNDECIDED, UNTESTABLE = VERDICTS = (
+CONFIRMED, CONTRADICTED, UNDECIDED, NOT_ENOUGH, UNTESTABLE = VERDICTS = (
     "confirmed",
     "contradicted",
     "undecided",
+    "not enough runs",
     "not testable here",
 )
 
@@ -36,6 +37,7 @@ class JudgedClaim:
         interval: in which the effect lies, as far as seeds tell.
         confidence: how sure that is, in a sentence.
         experiments: names of those that tested it.
+        setting: how these differ from the paper's, in a sentence.
     """
 
     id: str
@@ -48,6 +50,7 @@ class JudgedClaim:
     interval: Sequence[float] | None = None
     confidence: str = ""
     experiments: Sequence[str] = ()
+    setting: str = ""
 
     def __post_init__(self) -> None:
         if self.verdict not in VERDICTS:

@@ -53,17 +53,23 @@ def measure_labels(trial: Trial) -> dict[str, float]:
         found = evaluate(trial.method, (test[here], targets[here]), outside, human=people, progress=False)
         if not bool(here.all()):
             parts.append((_mixture(trial.method.predict(test[here])), targets[here]))
-        figures.append(flat(found))
+        figures.append(flat(found, trial.images.averaged))
     return {**_mean_of(figures), **(_calibration(parts) if parts else {})}
 
 
-def flat(found: Evaluation) -> dict[str, float]:
-    """Return the figures of an evaluation by name, shares in percent, with means over the out-of-distribution sets."""
+def flat(found: Evaluation, averaged: Sequence[str] = ()) -> dict[str, float]:
+    """Return the numbers of an evaluation by name, shares in percent, with means over out-of-distribution sets.
+
+    Args:
+        found: the evaluation.
+        averaged: sets that means are over; all of them if empty or if none of these is there.
+    """
     one = {key: value if key in NOT_IN_PERCENT else 100 * value for key, value in found.id.items()}
     for name, values in found.ood.items():
         one |= {f"{name} {key}": 100 * value for key, value in values.items()}
-    for key in ("auroc", "fpr95") if found.ood else ():
-        one[f"mean {key}"] = 100 * sum(values[key] for values in found.ood.values()) / len(found.ood)
+    over = [values for name, values in found.ood.items() if name in averaged] or list(found.ood.values())
+    for key in ("auroc", "fpr95") if over else ():
+        one[f"mean {key}"] = 100 * sum(values[key] for values in over) / len(over)
     return one
 
 

@@ -1,4 +1,4 @@
-"""The problems: CIFAR-10, CIFAR-100 and DirtyMNIST, each put together here and nowhere else.
+"""The problems: CIFAR-10, CIFAR-100, 100 classes of Tiny ImageNet, DirtyMNIST: each put together here, nowhere else.
 
 A problem says which images to fit on, to test on, to judge out-of-distribution detection on and to repel on, how they
 are normalised, and which networks have published weights. Whatever measures something takes it from `PROBLEMS`.
@@ -103,9 +103,15 @@ SETS = {
     "Places365": OutOfDistributionSet(None, ("places365", "val")),
     "textures": OutOfDistributionSet(("dtd", "train"), ("dtd", "test"), ("dtd", "ten-classes")),
     "SVHN": OutOfDistributionSet(("svhn", "train"), ("svhn", "test")),
+    "SVHN crops": OutOfDistributionSet(None, ("svhn", "crops"), ("svhn", "crops")),
     "noise": OutOfDistributionSet(("noise", "repulsion"), ("noise", "evaluation")),
+    "CIFAR-10": OutOfDistributionSet(("cifar10", "train"), ("cifar10", "test")),
+    "other classes": OutOfDistributionSet(None, ("tiny-imagenet", "evaluation")),
+    "upscaled MNIST": OutOfDistributionSet(None, ("mnist-32", "test")),
+    "upscaled FashionMNIST": OutOfDistributionSet(None, ("fashion-mnist-32", "test")),
 }
-"""Every out-of-distribution set of the paper; letters, which are notMNIST, stand in for EMNIST."""
+"""Every out-of-distribution set: those of the paper, what stands in for some (letters, which are notMNIST, for EMNIST,
+and crops of house numbers for SVHN), and a few more."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -276,6 +282,8 @@ def _sources(*tiles: int) -> dict[str, Source]:
 
 
 PHOTOGRAPHS = ("Tiny ImageNet", "Places365", "textures", "SVHN", "noise")
+MORE = ("SVHN crops", "upscaled MNIST", "upscaled FashionMNIST")
+"""Sets that no mean is over, so that means stay those over the paper's sets."""
 RESNETS = {
     f"resnet{depth}": PublishedNetwork(file, partial(load_published, depth=depth))
     for depth, file in ((20, "resnet20-12fca82f.th"), (32, "resnet32-d509ac18.th"))
@@ -287,12 +295,33 @@ CIFAR10 = Problem(
     (3, 32, 10),
     MEAN,
     STD,
-    ("CIFAR-100", *PHOTOGRAPHS),
+    ("CIFAR-100", *PHOTOGRAPHS, *MORE),
     _sources(32, 16),
     ("cifar10h", "test"),
     RESNETS,
+    averaged=("CIFAR-100", *PHOTOGRAPHS),
 )
-CIFAR100 = Problem("cifar100", "CIFAR-100", "cifar100", (3, 32, 100), MEAN, STD, PHOTOGRAPHS, _sources(32, 16))
+CIFAR100 = Problem(
+    "cifar100",
+    "CIFAR-100",
+    "cifar100",
+    (3, 32, 100),
+    MEAN,
+    STD,
+    (*PHOTOGRAPHS, *MORE),
+    _sources(32, 16),
+    averaged=PHOTOGRAPHS,
+)
+TINY100 = Problem(
+    "tiny-imagenet-100",
+    "Tiny ImageNet, 100 classes",
+    "tiny-imagenet-100",
+    (3, 32, 100),
+    MEAN,
+    STD,
+    ("CIFAR-10", "other classes", "textures", "SVHN crops", "noise"),
+    _sources(32, 16),
+)
 DIRTY_MNIST = DirtyMnist(
     "dirty-mnist",
     "DirtyMNIST",
@@ -304,7 +333,7 @@ DIRTY_MNIST = DirtyMnist(
     _sources(16, 8, 4) | {"dead leaves": DeadLeaves()},
     averaged=("KMNIST", "FashionMNIST", "Omniglot"),
 )
-PROBLEMS: dict[str, Problem] = {problem.name: problem for problem in (DIRTY_MNIST, CIFAR10, CIFAR100)}
+PROBLEMS: dict[str, Problem] = {problem.name: problem for problem in (DIRTY_MNIST, CIFAR10, CIFAR100, TINY100)}
 
 
 def problem_of(name: str) -> Problem:

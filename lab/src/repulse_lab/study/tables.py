@@ -22,7 +22,7 @@ DIGITS = {
 """Columns that several tables have, by the name of their figure."""
 
 ORACLE = "† Repelled on other images of the same set, which nobody has in advance: not compared with the others."
-NOT_AVERAGED = set(DIRTY_MNIST.sets) - set(DIRTY_MNIST.averaged)
+NOT_AVERAGED = {name for problem in (CIFAR10, DIRTY_MNIST) for name in problem.sets if name not in problem.averaged}
 
 PaperNumber = Callable[[str, str, str | None, str], float | None]
 """What the paper prints, for a network, a method, a repulsion set and a metric."""
@@ -48,6 +48,13 @@ def methods_as_rows(
         table.footnote = ORACLE if table.marks else ""
         tables.append(table)
     return tables
+
+
+def by_rows(
+    columns: Mapping[str, Column], title: str = "", printed: PaperNumber = not_in_paper
+) -> Callable[[Sequence[Outcome]], list[Table]]:
+    """Return the function from outcomes to `methods_as_rows`, for an experiment that shows nothing else."""
+    return lambda outcomes: methods_as_rows(outcomes, columns, title, printed)
 
 
 def methods_as_columns(

@@ -13,7 +13,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from repulse._files import write_whole
-from repulse_lab.paper.claims import digits, objects, orderings, others
+from repulse_lab.paper.claims import orderings
+from repulse_lab.paper.claims.reading import read_claims, read_settings
 from repulse_lab.paper.claims.relations import Claim
 from repulse_lab.paper.claims.results import Results
 from repulse_lab.paper.claims.verdict import Verdict
@@ -22,13 +23,14 @@ from repulse_lab.study.claims import VERDICTS, JudgedClaim, write_judged
 __all__ = ["CLAIMS", "Claim", "Results", "Verdict", "judge", "table", "write_claims"]
 
 WIDTH = 110
-CLAIMS = (*others.CLAIMS, *digits.CLAIMS, *objects.CLAIMS)
+CLAIMS = read_claims()
 
 
 def judge(folder: str | Path) -> list[JudgedClaim]:
     """Judge every claim by what experiments left in the folder of a preset."""
     results = Results.read(Path(folder))
-    return [claim.judged(results) for claim in CLAIMS]
+    settings = read_settings() if results.preset == "cpu" else {}
+    return [claim.judged(results, settings) for claim in CLAIMS]
 
 
 def write_claims(folder: str | Path) -> list[JudgedClaim]:
@@ -53,7 +55,8 @@ def markdown(judged: Sequence[JudgedClaim]) -> str:
         parts.append(f"## {word.capitalize()} ({len(ones)})")
         for one in ones:
             sure = f" *{one.confidence[0].upper()}{one.confidence[1:]}.*" if one.confidence else ""
-            parts.append(f"- **{one.text}** ({one.source}; `{one.id}`)\n  {one.evidence}{sure}")
+            where = f"\n  Setting: {one.setting}." if one.setting else ""
+            parts.append(f"- **{one.text}** ({one.source}; `{one.id}`)\n  {one.evidence}{sure}{where}")
     return "\n\n".join(parts) + "\n"
 
 

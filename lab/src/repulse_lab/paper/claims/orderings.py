@@ -1,8 +1,10 @@
-"""Every ordering of two methods in the paper's tables of digits, and whether it came out again.
+"""Every ordering of two methods in the paper's tables, and whether it came out again.
 
 An ordering is a pair of methods on one network in one metric whose printed numbers differ by more than the margin of
-`verdict`; the tables print no spread of their own. It is judged as a claim with one part is: reproduced if the 95 %
-interval of our difference is on the paper's side of zero, reversed if it is on the other, open if it holds zero.
+`verdict`; the tables print no spread of their own. Of Tables 1, 2 and 3 only marks are known: each row in bold is ahead
+of each that is neither bold nor underlined, on whichever network stands in for the paper's. An ordering is judged as a
+claim with one part is: reproduced if the 95 % interval of our difference is on the paper's side of zero, reversed if it
+is on the other, open if it holds zero or if there is none.
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import permutations
+from itertools import permutations, product
 
 from repulse.evaluation.table import Column, Table
 from repulse_lab.paper import printed as paper
@@ -19,6 +21,7 @@ from repulse_lab.paper.claims.results import Results
 from repulse_lab.paper.claims.verdict import kind
 
 TABLES = {"B.2": "inductive-bias", "B.3": "feature-collapse"}
+MARKED = {"1": "dirty-mnist", "2": "cifar10", "3": "cifar100"}
 WORDS = {"holds": "reproduced", "open": "open", "fails": "reversed"}
 
 
@@ -28,11 +31,11 @@ class Ordering:
 
     Attributes:
         table: of the paper.
-        network: of the table.
+        network: of the table, empty where it has one.
         metric: as experiments name it.
         ahead: the row that is better in the paper.
         behind: the other one.
-        gap: how much better, as printed.
+        gap: how much better, as printed; None where only marks are known.
         word: "reproduced", "open" or "reversed".
         about: both with our means, in words.
     """
@@ -42,7 +45,7 @@ class Ordering:
     metric: str
     ahead: str
     behind: str
-    gap: float
+    gap: float | None
     word: str
     about: str
 
@@ -57,15 +60,22 @@ def find(results: Results) -> list[Ordering]:
                 gap = (rows[behind] - rows[ahead]) if of.lower else (rows[ahead] - rows[behind])
                 if gap <= of.margin:
                     continue
-                case = _side(ahead, metric, network), _side(behind, metric, network)
-                for part in parts_of(results, experiment, case, bounds_of_better):
-                    word = WORDS[part.state()]
-                    found.append(Ordering(table, network, metric, ahead, behind, gap, word, part.about))
+                found += _judged(results, experiment, table, network, metric, ahead, behind, gap)
+    for table, experiment in MARKED.items():
+        plain = paper.marked(table, "plain")
+        for metric, rows in paper.marked(table, "bold").items():
+            for ahead, behind in product(rows, plain[metric]):
+                found += _judged(results, experiment, table, "", metric, ahead, behind, None)
     return found
 
 
-def _side(row: str, metric: str, network: str) -> Side:
-    return Side(row.replace("DE-5", "DE-*"), metric, {"network": network})
+def _judged(
+    results: Results, experiment: str, table: str, network: str, metric: str, ahead: str, behind: str, gap: float | None
+) -> list[Ordering]:
+    at = {"network": network} if network else {}
+    case = tuple(Side(row.replace("DE-5", "DE-*"), metric, at) for row in (ahead, behind))
+    parts = parts_of(results, experiment, (case[0], case[1]), bounds_of_better)
+    return [Ordering(table, network, metric, ahead, behind, gap, WORDS[part.state], part.about) for part in parts]
 
 
 def summary(found: Sequence[Ordering]) -> Table:
@@ -73,7 +83,7 @@ def summary(found: Sequence[Ordering]) -> Table:
     table = Table("table, network", [Column(word, 0) for word in WORDS.values()])
     for key in dict.fromkeys((one.table, one.network) for one in found):
         counts = Counter(one.word for one in found if (one.table, one.network) == key)
-        table.add(", ".join(key), [[float(counts[word]) for word in WORDS.values()]])
+        table.add(", ".join(filter(None, key)), [[float(counts[word]) for word in WORDS.values()]])
     return table
 
 
@@ -84,6 +94,13 @@ def markdown(found: Sequence[Ordering]) -> str:
     for word in ("reversed", "open"):
         chosen = [one for one in found if one.word == word]
         if chosen:
-            lines = [f"- Table {one.table}: {one.about}; ahead by {one.gap:.2f} in the paper" for one in chosen]
+            gaps = ["ahead" if one.gap is None else f"ahead by {one.gap:.2f}" for one in chosen]
+            lines = [
+                f"- Table {one.table}: {one.about}; {gap} in the paper" for one, gap in zip(chosen, gaps, strict=True)
+            ]
             parts.append(f"## {word.capitalize()} ({len(chosen)})\n\n" + "\n".join(lines))
     return "\n\n".join(parts) + "\n"
+
+
+def _by(gap: float | None) -> str:
+    return "" if gap is None else f" by {gap:.2f}"

@@ -49,6 +49,11 @@ class Results:
             raise DataError(expected("folder", "a folder with the results of experiments", str(folder)))
         return Results([read(path.parent) for path in sorted(folder.glob(f"*/{FILE}"))])
 
+    @property
+    def preset(self) -> str:
+        """Return how experiments were run."""
+        return self.findings[0].preset if self.findings else ""
+
     @cached_property
     def _outcomes(self) -> dict[str, list[Outcome]]:
         found: dict[str, list[Outcome]] = {}

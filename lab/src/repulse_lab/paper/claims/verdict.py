@@ -1,19 +1,22 @@
 """From differences over seeds to a verdict. This is the one rule by which all claims are judged.
 
-A claim is one or more parts; a part says in which range a difference (ours minus theirs) lies: above zero if ours is
-better, within a tolerance of zero if both are the same.
+A claim is one statement. Its parts are the places at which it must hold: networks, sets, methods that it is about. A
+part says in which range a difference (ours minus theirs) lies: above zero if ours is better, within a tolerance of
+zero if both are the same.
 
 Part.   It holds if the 95 % interval of the mean difference (Student's t, paired by seed) is inside the range, fails
         if it is outside, and is open otherwise.
-Single. Where one side is a single run and the other several (one deep ensemble takes all networks), the single run is
-        taken to vary as much as the others do, and at least by the margin of a lone run, which widens the interval.
-Lone.   Where both are single runs there is no interval. The difference, widened by a margin, takes its place: three
-        times the largest gap between two numbers that the paper prints for one and the same thing (0.32 points of
-        AUROC, 0.07 of ECE, 0.06 of accuracy), and 0.02 nats of NLL, which is our own choice; for other metrics
-        nothing is decided. The same margin is what "the same" means where a claim does not say.
-Claim.  It is confirmed if all its parts hold, and contradicted if one fails at a level that is divided among the
-        parts, so that many parts do not make a failure likely. For "most", more than half of the parts decide; for
-        "some", one that holds is enough, and only all together contradict. Otherwise it is undecided.
+Lone.   A single run of something random has no interval and decides nothing. Where nothing is random on either side
+        (published weights), the difference decides if it is larger than a margin: three times the largest gap between
+        two numbers that the paper prints for one and the same thing (0.32 points of AUROC, 0.07 of ECE, 0.06 of
+        accuracy), and 0.02 nats of NLL, which is our own choice. The same margin is what "the same" means where a
+        claim does not say.
+Claim.  It is confirmed if all its parts hold, and contradicted if one fails; both at the same level, without correction
+        for the number of parts, which is named. Where the paper says "most", more than half of the parts decide; where
+        it says "some", one that holds is enough, and only all together contradict.
+Open.   Otherwise there were not enough runs: the verdict says how many it would take, at the difference and the spread
+        that were seen, to decide the parts that are open. If that is more than a hundred, the difference is at the
+        edge of what is claimed, and the claim is undecided.
         Parts for which data, networks or methods are missing do not count, and are named; without parts, a claim is
         not testable here.
 
@@ -24,12 +27,16 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from repulse_lab.study.claims import CONFIRMED, CONTRADICTED, UNDECIDED, UNTESTABLE
+from repulse_lab.study.claims import CONFIRMED, CONTRADICTED, NOT_ENOUGH, UNDECIDED, UNTESTABLE
 
 LEVEL = 0.95
+MOST_RUNS = 100
+"""Number of runs beyond which more of them would not decide a claim either."""
+FEWEST_RUNS = 3
+"""Number of runs that something random needs at least."""
 SHOWN, LISTED = 3, 8
 """Maximum number of parts, and of things that are missing, named in a sentence."""
 
@@ -68,22 +75,19 @@ def kind(metric: str) -> Kind:
     return named.get(first, other)
 
 
-def interval(differences: Sequence[float], level: float = LEVEL, single: bool = False) -> tuple[float, float] | None:
-    """Compute Student's t interval of a mean, or None for less than two values.
+def interval(differences: Sequence[float], level: float = LEVEL) -> tuple[float, float] | None:
+    """Compute Student's t interval of a mean, or None for less than two values."""
+    if len(differences) < 2:
+        return None
+    middle = statistics.fmean(differences)
+    half = _half_width(len(differences), statistics.stdev(differences), level)
+    return middle - half, middle + half
 
-    Args:
-        differences: one per seed.
-        level: how often such intervals hold what they are of.
-        single: whether all are differences from one run, which is itself as random as they are.
-    """
+
+def _half_width(count: int, deviation: float, level: float = LEVEL) -> float:
     from scipy.special import stdtrit
 
-    count = len(differences)
-    if count < 2:
-        return None
-    middle, spread = statistics.fmean(differences), statistics.stdev(differences)
-    half = float(stdtrit(count - 1, 0.5 + level / 2)) * spread * math.sqrt(1 / count + single)
-    return middle - half, middle + half
+    return float(stdtrit(count - 1, 0.5 + level / 2)) * deviation / math.sqrt(count)
 
 
 @dataclass(frozen=True)
@@ -96,7 +100,7 @@ class Part:
         low: what the difference is claimed to be above.
         high: what the difference is claimed to be below.
         kind: of the metric.
-        single: whether one side is a single run.
+        lone: whether one side is a single run of something random.
     """
 
     about: str
@@ -104,29 +108,40 @@ class Part:
     low: float
     high: float
     kind: Kind
-    single: bool = False
+    lone: bool = False
 
     @property
     def effect(self) -> float:
         return statistics.fmean(self.differences)
 
-    def interval(self, level: float = LEVEL) -> tuple[float, float] | None:
-        found = interval(self.differences, level, self.single)
-        if found is None or not self.single or math.isinf(self.kind.margin):
-            return found
-        half = max((found[1] - found[0]) / 2, self.kind.margin)
-        return self.effect - half, self.effect + half
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        return None if self.lone else interval(self.differences)
 
-    def _range(self, level: float = LEVEL) -> tuple[float, float]:
-        """Return the interval or, of a lone run, what takes its place."""
-        return self.interval(level) or (self.effect - self.kind.margin, self.effect + self.kind.margin)
+    def _range(self) -> tuple[float, float]:
+        """Return the interval or, if nothing is random, what takes its place."""
+        return self.interval or (self.effect - self.kind.margin, self.effect + self.kind.margin)
 
-    def state(self, level: float = LEVEL) -> str:
+    @property
+    def state(self) -> str:
         """Return "holds", "fails" or "open"."""
-        low, high = self._range(level)
+        low, high = self._range()
+        if self.lone:
+            return "open"
         if low > self.low and high < self.high:
             return "holds"
         return "fails" if high < self.low or low > self.high else "open"
+
+    @property
+    def needed(self) -> int | None:
+        """Return how many runs would decide it at this difference and spread; None if more than `MOST_RUNS`."""
+        if self.lone:
+            return FEWEST_RUNS
+        if len(self.differences) < 2:
+            return None
+        room = min(abs(self.effect - self.low), abs(self.high - self.effect))
+        deviation = statistics.stdev(self.differences)
+        return next((n for n in range(2, MOST_RUNS + 1) if _half_width(n, deviation) < room), None)
 
     @property
     def clearance(self) -> float:
@@ -135,13 +150,13 @@ class Part:
         return min(self.effect - self.low, self.high - self.effect) / max((high - low) / 2, 1e-9)
 
     def confidence(self) -> str:
-        digits, found = self.kind.digits, self.interval()
+        digits, found = self.kind.digits, self.interval
         if found is None:
-            return f"one seed, so no interval; difference {self.effect:+.{digits}f}"
+            why = "one side is a single run" if self.lone else "nothing is random here"
+            return f"{why}, so no interval; difference {self.effect:+.{digits}f}"
         right = sum(self.low < one < self.high for one in self.differences)
         said = f"{right} of {len(self.differences)} seeds; mean difference {self.effect:+.{digits}f}, "
-        said += f"95 % interval {found[0]:+.{digits}f} to {found[1]:+.{digits}f}"
-        return said + (", one side being a single run" if self.single else "")
+        return said + f"95 % interval {found[0]:+.{digits}f} to {found[1]:+.{digits}f}"
 
 
 @dataclass(frozen=True)
@@ -176,25 +191,29 @@ def decide(parts: Sequence[Part], absent: Sequence[str] = (), need: str = "all")
     lacking = f" Not here: {_listed(list(absent), LISTED)}." if absent else ""
     if not parts:
         return Verdict(UNTESTABLE, lacking.strip() or "Nothing to compare.")
-    states = [part.state() for part in parts]
-    word = _word(parts, states, need)
+    states = [part.state for part in parts]
     by_state = {state: [p for p, s in zip(parts, states, strict=True) if s == state] for state in set(states)}
-    wanted = {CONFIRMED: ["holds"], CONTRADICTED: ["fails"], UNDECIDED: ["open", "fails"]}[word]
-    deciding = sorted((p for state in wanted for p in by_state.get(state, [])), key=lambda part: part.clearance)
-    chosen = (deciding or list(parts))[-1 if need == "some" and word == CONFIRMED else 0]
+    word = _word(by_state, len(parts), need)
+    wanted = {CONFIRMED: "holds", CONTRADICTED: "fails"}.get(word, "open")
+    deciding = sorted(by_state.get(wanted, parts), key=lambda part: part.clearance)
+    chosen = deciding[-1 if need == "some" and word == CONFIRMED else 0]
     evidence = _evidence(word, chosen, by_state, len(parts)) + lacking
-    return Verdict(word, evidence, chosen.effect, chosen.kind.unit, chosen.interval(), chosen.confidence())
+    if word == NOT_ENOUGH:
+        evidence += f" Runs that it needs: {max(part.needed or 0 for part in by_state['open'])}."
+    return Verdict(word, evidence, chosen.effect, chosen.kind.unit, chosen.interval, chosen.confidence())
 
 
-def _word(parts: Sequence[Part], states: Sequence[str], need: str) -> str:
-    count = len(parts)
-    strict = [part.state(1 - (1 - LEVEL) / count) for part in parts]
+def _word(by_state: Mapping[str, Sequence[Part]], count: int, need: str) -> str:
+    holding, failing = (len(by_state.get(state, ())) for state in ("holds", "fails"))
     holds, fails = {
-        "all": (states.count("holds") == count, "fails" in strict),
-        "most": (2 * states.count("holds") > count, 2 * states.count("fails") > count),
-        "some": ("holds" in strict, states.count("fails") == count),
+        "all": (holding == count, failing > 0),
+        "most": (2 * holding > count, 2 * failing > count),
+        "some": (holding > 0, failing == count),
     }[need]
-    return CONFIRMED if holds else CONTRADICTED if fails else UNDECIDED
+    if holds or fails:
+        return CONFIRMED if holds else CONTRADICTED
+    opened = by_state.get("open", ())
+    return NOT_ENOUGH if opened and all(part.needed for part in opened) else UNDECIDED
 
 
 def _evidence(word: str, chosen: Part, by_state: dict[str, list[Part]], count: int) -> str:
