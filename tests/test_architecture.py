@@ -20,7 +20,7 @@ LAYERS = (
     {"cli", "commands", "demo", "integrations", "scale", "serve"},
     {"decide", "active", "evaluation", "files"},
     {"suggest"},
-    {"retrofit", "ensemble", "checkpoint", "baselines"},
+    {"retrofit", "ensemble", "checkpoint", "kept", "baselines"},
     {"summary"},
     {"functional", "particles", "backbone", "repulsion", "metrics"},
     {"multilabel_prediction", "multiregression_prediction"},

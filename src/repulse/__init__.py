@@ -11,7 +11,7 @@
 
 from repulse import decide, functional, metrics, repulsion
 from repulse._version import __version__
-from repulse.active import Acquisition, ActiveLearning, acquire, batchbald
+from repulse.active import Acquisition, ActiveLearning, Audit, acquire, audit, batchbald
 from repulse.decide import Decision, Gate, Promise, Watch
 from repulse.ensemble import Ensemble, load
 from repulse.errors import (
@@ -47,6 +47,7 @@ __all__ = [
     "RLL_E",
     "Acquisition",
     "ActiveLearning",
+    "Audit",
     "BackboneError",
     "CacheError",
     "CacheWarning",
@@ -77,6 +78,7 @@ __all__ = [
     "Watch",
     "__version__",
     "acquire",
+    "audit",
     "batchbald",
     "decide",
     "evaluate",

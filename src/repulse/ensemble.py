@@ -13,11 +13,13 @@ import torch
 from torch import Tensor, nn
 
 from repulse import checkpoint
+from repulse import kept as kept_features
 from repulse.backbone.batches import explaining_failures, inputs_of, is_one_batch, to_device
 from repulse.backbone.fingerprint import fingerprint_of
 from repulse.backbone.reading import bar, length_of, read_ahead
 from repulse.backbone.split import Backbone
 from repulse.errors import DataError, expected
+from repulse.kept import KeptFeatures
 from repulse.particles.heads import Heads
 from repulse.particles.history import History
 from repulse.prediction import Prediction
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
 
     from repulse.decide.gate import Gate
     from repulse.decide.promise import Sets
+    from repulse.decide.why import Reason, Reasons
 
 
 class Ensemble(nn.Module):
@@ -54,14 +57,15 @@ class Ensemble(nn.Module):
         network: Mapping[str, str] | None = None,
         summary: Summary | None = None,
         gate: checkpoint.KeptGate | None = None,
+        kept: KeptFeatures | Path | None = None,
     ) -> None:
         super().__init__()
         self.backbone = backbone
         self.heads = heads
         self.repulsion = repulsion
         self.class_names = None if class_names is None else tuple(class_names)
-        self._summary = summary
-        self._gate = gate
+        self._summary, self._gate, self._kept = summary, gate, kept
+        self._kept_in = kept if isinstance(kept, Path) else None
         self.network = dict(fingerprint_of(backbone.model) if network is None else network)
 
     @property
@@ -92,6 +96,13 @@ class Ensemble(nn.Module):
         if self._summary is None:
             raise DataError("This ensemble has no summary: it was not made by `retrofit`.")
         return self._summary
+
+    @property
+    def kept(self) -> KeptFeatures | None:
+        """The features that the heads were fitted on, if they are at hand; those of a saved ensemble are read now."""
+        if isinstance(self._kept, Path):
+            self._kept = kept_features.read(self._kept, self.heads.features)
+        return self._kept
 
     def _repr_html_(self) -> str:
         told = "" if self._summary is None else self._summary._repr_html_()
@@ -208,13 +219,48 @@ class Ensemble(nn.Module):
         """Whether a gate is kept, which `gate()` returns."""
         return self._gate is not None
 
-    def save(self, folder: str | Path) -> Path:
+    def save(self, folder: str | Path, features: bool = False) -> Path:
         """Write the heads, all that is known of their fit, and the last gate to a folder; the network is not in it.
 
         A kill leaves what was there before, or the new; `repulse.load(folder, model)` brings it back.
+
+        Args:
+            folder: made if it is not there.
+            features: also write the features that the heads were fitted on, which `update`, `forget` and the nearest
+                training inputs of `why` need: 4 bytes per feature and sample.
         """
+        kept = self.required_features("features=True") if features else None
         about = (self.repulsion, self.class_names, self.network, self._summary, self._gate)
-        return checkpoint.save(checkpoint.Contents(self.backbone, self.heads, *about), folder)
+        folder = checkpoint.save(checkpoint.Contents(self.backbone, self.heads, *about), folder)
+        if features or self._kept_in is None or folder.resolve() != self._kept_in.resolve():
+            kept_features.write(kept, folder)  # None removes those of other heads
+        return folder
+
+    def update(self, data: Iterable[Any] | None = None, **options: Any) -> Ensemble:
+        """Return an ensemble that has learnt new labelled data; see `repulse.active.update`."""
+        from repulse.active.update import update
+
+        return update(self, data, **options)
+
+    def forget(self, indices: Sequence[int] | Tensor, **options: Any) -> Ensemble:
+        """Return an ensemble fitted without some of the training inputs; see `repulse.active.forget`."""
+        from repulse.active.update import forget
+
+        return forget(self, indices, **options)
+
+    def why(self, x: Any, **options: Any) -> Reason | Reasons:
+        """Explain the doubt about one input, or about each of a batch; see `repulse.decide.why`."""
+        from repulse.decide.why import why
+
+        return why(self, x, **options)
+
+    def required_features(self, what: str) -> KeptFeatures:
+        """Return the features that the heads were fitted on, which `what` needs."""
+        kept = self.kept
+        if kept is None:
+            wanted = "an ensemble with the features of its fit, made by `retrofit` or saved with `features=True`"
+            raise DataError(expected(f"the ensemble, for `{what}`,", wanted, "one without them"))
+        return kept
 
     def _is_one_batch(self, x: Any) -> bool:
         return is_one_batch(x, self.backbone.several)
@@ -267,4 +313,4 @@ def load(folder: str | Path, model: nn.Module) -> Ensemble:
     """
     contents = checkpoint.read(folder, model)
     about = (contents.repulsion, contents.class_names, contents.network, contents.summary, contents.gate)
-    return Ensemble(contents.backbone, contents.heads, *about)
+    return Ensemble(contents.backbone, contents.heads, *about, kept=Path(folder))

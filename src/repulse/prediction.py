@@ -87,6 +87,15 @@ MAX_POINTS = 5000
 """Samples that a picture shows, at most; evenly spaced ones of more."""
 
 
+def as_columns(name: str, values: Tensor) -> dict[str, np.ndarray]:
+    """Return the column of a table or, for several values per sample, one for each, numbered."""
+    if values.ndim not in (1, 2):
+        got = f"shape {tuple(values.shape)}"
+        raise DataError(expected("predictions for a table", "one, or a few, for each sample", got))
+    known = values.detach().cpu().numpy()
+    return {name: known} if known.ndim == 1 else {f"{name} {k}": known[:, k] for k in range(known.shape[1])}
+
+
 def _is_batched(value: Any) -> bool:
     return isinstance(value, Tensor) and value.ndim > 1
 
@@ -205,13 +214,9 @@ class Prediction(ABC):
 
     def _columns(self, class_names: Sequence[str] | None = None) -> dict[str, Any]:
         """Return the columns of a table: those of the kind of prediction, and the three uncertainties."""
-        found = {**self._answers(class_names)}
+        found = self._answers(class_names)
         for name in ("aleatoric", "epistemic", "total"):
-            value: Tensor = getattr(self, name)
-            if value.ndim != 1:
-                got = f"shape {tuple(value.shape)}"
-                raise DataError(expected("predictions for a table", "one for each sample", got))
-            found[name] = value.detach().cpu().numpy()
+            found |= as_columns(name, getattr(self, name))
         return found
 
     def _answers(self, class_names: Sequence[str] | None) -> dict[str, Any]:
@@ -292,7 +297,7 @@ class ClassPrediction(Prediction):
                 wanted = f"{self.log_probs.shape[-1]} strings, one per class"
                 raise DataError(expected("class_names", wanted, repr(class_names)[:80]))
             labels = [class_names[label] for label in labels]
-        return {"label": labels, "confidence": self.confidence.detach().cpu().numpy()}
+        return {"label": labels, **as_columns("confidence", self.confidence)}
 
     def _panels(self, targets: Tensor | None) -> Figure:
         from repulse._pictures import class_panels
@@ -360,7 +365,7 @@ class RegressionPrediction(Prediction):
         return self.total.sqrt()
 
     def _answers(self, class_names: Sequence[str] | None) -> dict[str, Any]:
-        return {"mean": self.mean.detach().cpu().numpy(), "std": self.std.detach().cpu().numpy()}
+        return {**as_columns("mean", self.mean), **as_columns("std", self.std)}
 
     def _panels(self, targets: Tensor | None) -> Figure:
         from repulse._pictures import number_panels

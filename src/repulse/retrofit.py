@@ -19,7 +19,6 @@ from repulse.backbone.features import Features, compute_features
 from repulse.backbone.ranks import Ranks, is_first
 from repulse.backbone.reading import first_batch
 from repulse.backbone.split import Backbone, split, unwrap
-from repulse.backbone.taps import INPUTS
 from repulse.ensemble import Ensemble
 from repulse.errors import (
     BackboneError,
@@ -30,13 +29,12 @@ from repulse.errors import (
     check_positive_integer,
     expected,
 )
+from repulse.kept import KeptFeatures
 from repulse.multilabel_prediction import check_labels
-from repulse.particles.fit import fit_heads
 from repulse.particles.tasks.task import target_hint
 from repulse.recipe import Recipe, check_recipe
 from repulse.repulsion import Choice, FeatureSource, Source, choose
 from repulse.repulsion.source import sample_inputs
-from repulse.summary import summarise
 
 AUTO = "auto"
 
@@ -138,37 +136,13 @@ def retrofit(
             backbone, validation, None, device=place, cache=folder, progress=progress, name="validation"
         )
         held_out = found.train.float(), _targets("the targets of `validation`", found, single)
-    weight, bias = backbone.weights
-    if single:  # one logit z is two, -z/2 and z/2
-        weight, bias = (torch.cat([-part / 2, part / 2]) for part in (weight, bias))
-    targets = _targets("targets", features, single)
-    fit = partial(
-        fit_heads,
-        features.train,
-        targets,
-        features.repulsion,
-        recipe,
-        classes=None if recipe.task == "regression" else len(weight),
-        start=(weight, bias),
-        taps=backbone.width - backbone.penultimate,
-        validation=held_out,
-        inputs=_tapped_inputs(backbone, features.train) if recipe.task == "regression" else None,
-        progress=progress and is_first(),
-    )
+    kept = KeptFeatures(features.train, _targets("targets", features, single), features.repulsion, *(held_out or ()))
+    fit = partial(kept.fit, backbone, recipe, progress=progress and is_first())
     heads = Ranks(place, backbone.width).agree(lambda: fit().cpu()).to(place)
-    summary = summarise(heads, (weight, bias), features.train, targets, held_out, features.repulsion)
+    summary = kept.summary(heads, backbone)
     summary.warn()
-    return Ensemble(backbone, heads, _in_words(source, choice, features.repulsion), names, summary=summary)
-
-
-def _tapped_inputs(backbone: Backbone, features: Tensor) -> Tensor | None:
-    """Return the columns of features that are the network's inputs themselves, if these are tapped."""
-    begin = backbone.penultimate
-    for tap in backbone.taps:
-        if tap.reads == INPUTS:
-            return features[:, begin : begin + tap.columns].float()
-        begin += tap.columns
-    return None
+    words = _in_words(source, choice, features.repulsion)
+    return Ensemble(backbone, heads, words, names, summary=summary, kept=kept)
 
 
 def _first(name: str, data: Iterable[Any], recipe: Recipe) -> Any:

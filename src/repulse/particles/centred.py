@@ -152,4 +152,5 @@ class CentredHeads(Heads):
 
     def forward(self, x: Float[Tensor, "B d"]) -> Float[Tensor, "n B O"]:
         self.check_features(x)
-        return self.task.recentred(*self.uncentred(x), self.centre)
+        heads, network, release = self.uncentred(x)
+        return self.task.recentred(heads, network, self.centre.let_go(release), self.centre)

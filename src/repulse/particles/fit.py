@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -12,11 +13,19 @@ from torch import Tensor, nn
 from repulse._mapped import row_chunks
 from repulse.errors import (
     DataError,
+    FitWarning,
     NonFiniteLossError,
     check_positive_integer,
     expected,
 )
-from repulse.particles.calibrate import HELD_OUT, assume_noise_of, centre_classes, centre_numbers, release_of
+from repulse.particles.calibrate import (
+    HELD_OUT,
+    assume_noise_of,
+    centre_classes,
+    centre_known_noise,
+    centre_numbers,
+    release_of,
+)
 from repulse.particles.centre import MARGIN, Centre
 from repulse.particles.centred import CentredHeads
 from repulse.particles.checks import check_repulsion, check_values
@@ -24,7 +33,7 @@ from repulse.particles.distance import Release
 from repulse.particles.fit_data import FitData, identity
 from repulse.particles.heads import Heads, Networks, Particles
 from repulse.particles.history import warn_about
-from repulse.particles.loop import DivergedError, optimise
+from repulse.particles.loop import DivergedError, epochs_of, optimise
 from repulse.particles.pool import MAX_PRESCALED
 from repulse.particles.scaling import TAP_SCALE, Scaling
 from repulse.particles.tasks import KINDS, Multiregression, Regression, Task
@@ -33,6 +42,12 @@ from repulse.recipe import Recipe, check_recipe
 
 TAP_SCALES = (TAP_SCALE, 1.0)
 """Spreads of whitened features that are tried; the first stays unless beaten."""
+
+ALONE_STRENGTH = 0.03
+"""Strength, if it is "auto", of a regression without a network: more would inflate the noise that its heads predict."""
+
+WARM_SHARE = 0.1
+"""Share of the passes that a fit needs which starts from fitted heads."""
 
 MAX_HELD_OUT = 5000
 """Rows on which the disagreement of heads is looked at, at most, where none could be kept from the fit."""
@@ -53,6 +68,7 @@ def fit_heads(
     taps: int = 0,
     validation: tuple[Tensor, Tensor] | None = None,
     inputs: Tensor | None = None,
+    warm: Heads | None = None,
     progress: bool = True,
 ) -> Heads:
     """Fit an ensemble of heads on features that are already there.
@@ -83,6 +99,8 @@ def fit_heads(
             the prediction is the network's, at which temperature, and how much noise a regression has.
         inputs: `(N, e)`, raw inputs of the training rows of a regression, from which its noise is estimated where there
             is no validation data.
+        warm: heads of an earlier fit of this recipe on these features, to start from: a tenth of the steps is enough
+            then. Classes may have been added since. A regression, which scales its targets, starts afresh.
         progress: show a progress bar when it takes more than two seconds.
 
     Returns:
@@ -105,8 +123,15 @@ def fit_heads(
     if isinstance(taps, bool) or not isinstance(taps, int) or not 0 <= taps < features.shape[1]:
         raise DataError(expected("taps", f"from 0 to {features.shape[1] - 1}", repr(taps)))
     held_out = None if validation is None else _check_validation(validation, features, task, recipe)
-    fit = _Fit(features, targets, repulsion_features, recipe, task, taps, start, progress)
+    fit = _Fit(features, targets, repulsion_features, recipe, task, taps, start, warm, progress)
     if recipe.centre == "heads" or not (recipe.whiten and recipe.distances):
+        if recipe.centre == "network" and start is not None:
+            warnings.warn(
+                "Heads that see no distances (`whiten=False` or `distances=False`) are left as they were fitted, not "
+                "put around the network, which nothing would let go of far away. Say `centre='heads'` if you mean it.",
+                FitWarning,
+                stacklevel=2,
+            )
         plain = dataclasses.replace(fit, recipe=recipe.replace(distances=False))
         return plain.run(TAP_SCALE if isinstance(recipe.tap_scale, str) else recipe.tap_scale)[0]
     network = None if start is None else check_last_layer(start, task, features.shape[1] - taps)
@@ -126,6 +151,7 @@ class _Fit:
     task: Task
     taps: int
     start: tuple[Tensor, Tensor] | None
+    warm: Heads | None
     progress: bool
 
     def run(self, tap_scale: float) -> tuple[Heads, View]:
@@ -142,6 +168,10 @@ class _Fit:
         if len(features) * view.columns <= MAX_PRESCALED:
             features, prepare = _seen(features, view), identity
         training = heads.task = training.warm_start(heads, features, prepare, y)
+        shortened = recipe
+        if self.warm is not None and training is self.task:
+            _continue_from(heads, self.warm, view)
+            shortened = recipe.replace(epochs=warm_epochs(recipe, len(features)))
         task = self.task.in_original_units(training, y_scale)
 
         def finish() -> None:
@@ -151,7 +181,8 @@ class _Fit:
             heads.requires_grad_(False)
 
         try:
-            _run(heads, FitData(features, y, far, prepare, training), recipe, self.progress, finish)
+            _run(heads, FitData(features, y, far, prepare, training), shortened, self.progress, finish)
+            heads.recipe = (heads.recipe or recipe).replace(epochs=recipe.epochs)  # that of a fit from the start
         except NonFiniteLossError as error:
             if view.distances is None:
                 raise
@@ -178,7 +209,12 @@ def _fit_classes(
     found: CentredHeads | None = None
     release: Release | None = None
     for scale in scales:
-        heads, view = fit.run(scale)
+        try:
+            heads, view = fit.run(scale)
+        except NonFiniteLossError:
+            if found is None:
+                raise
+            continue  # there are heads, if not the best ones
         assert view.distances is not None
         release = release or release_of(view.distances, fit.features, fit.taps, validation)
         made = centre_classes(heads, view, release, network, validation)
@@ -198,12 +234,15 @@ def _fit_numbers(
     """Fit a regression's heads around the network, with noise that validation rows show, or that must be assumed."""
     scale = 1.0 if isinstance(fit.recipe.tap_scale, str) else fit.recipe.tap_scale
     if network is None:
-        return dataclasses.replace(fit, recipe=fit.recipe.replace(distances=False)).run(scale)[0]
+        strength = ALONE_STRENGTH if isinstance(fit.recipe.strength, str) else fit.recipe.strength
+        alone = fit.recipe.replace(distances=False, strength=strength)
+        return dataclasses.replace(fit, recipe=alone).run(scale)[0]
     if fit.recipe.noise is not None:
         heads, view = fit.run(scale)
         assert view.distances is not None
         release = release_of(view.distances, fit.features, fit.taps, validation)
-        return CentredHeads.around(heads, view.distances, release, network, Centre(), heads.task)
+        made = CentredHeads.around(heads, view.distances, release, network, Centre(), heads.task)
+        return made if validation is None else centre_known_noise(made, validation)
     assumed = assume_noise_of(fit.features, fit.targets, network, validation, inputs)
     held_out = validation
     if validation is None:
@@ -375,6 +414,28 @@ def _start_from(
         noise = torch.randn(copy.shape, generator=generator).to(copy)
         copy.copy_(PRETRAINED_NOISE * spread * noise)
         copy[:, :outputs] += noisy
+
+
+@torch.no_grad()
+def _continue_from(heads: Heads, earlier: Heads, view: View) -> None:
+    """Put fitted heads, which take features, into new ones, which take the view; outputs that are new stay as drawn."""
+    if earlier.count != heads.count or len(earlier.weights) != len(heads.weights):
+        wanted = f"{heads.count} heads of {len(heads.weights)} layers, as the recipe has"
+        raise DataError(expected("warm", wanted, f"{earlier.count} of {len(earlier.weights)}"))
+    if earlier.weights[0].shape[-1] != view.extended:
+        got = f"{earlier.weights[0].shape[-1]}"
+        raise DataError(expected("columns of `warm`", f"{view.extended}, features and distance columns", got))
+    first = view.unfold(earlier.weights[0], earlier.biases[0])
+    layers = [first, *zip(earlier.weights[1:], earlier.biases[1:], strict=True)]
+    for (weight, bias), own_weight, own_bias in zip(layers, heads.weights, heads.biases, strict=True):
+        own_weight[:, : weight.shape[1]] = weight.to(own_weight)
+        own_bias[:, : bias.shape[1]] = bias.to(own_bias)
+
+
+def warm_epochs(recipe: Recipe, samples: int) -> int:
+    """Return the passes of a fit that starts from fitted heads: a tenth of the others, but at least one."""
+    steps = max(samples // recipe.batch_size, 1)
+    return max(round(WARM_SHARE * epochs_of(recipe, steps)), 1)
 
 
 def _check_targets(targets: Tensor, samples: int, recipe: Recipe, classes: int | None) -> tuple[Tensor, Task]:
