@@ -1,12 +1,13 @@
-"""Modes of modules, borrowed and given back."""
+"""Modes of modules and of torch, borrowed and given back."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from weakref import WeakKeyDictionary
 
+import torch
 from torch import nn
 
 _lock = threading.Lock()
@@ -36,3 +37,13 @@ def evaluating(model: nn.Module) -> Iterator[None]:
                 if inside == 1:
                     del _borrowed[module]
                     module.training = bool(was_training)
+
+
+@contextmanager
+def without_autocast() -> Iterator[None]:
+    """Compute in the types that numbers have, whatever `torch.autocast` is around."""
+    with ExitStack() as stack:
+        for kind in ("cpu", "cuda", "mps", "xpu"):
+            if torch.is_autocast_enabled(kind):
+                stack.enter_context(torch.autocast(kind, enabled=False))
+        yield

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import inspect
+import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
@@ -16,9 +17,9 @@ from repulse import checkpoint
 from repulse import kept as kept_features
 from repulse.backbone.batches import explaining_failures, inputs_of, is_one_batch, to_device
 from repulse.backbone.fingerprint import fingerprint_of
-from repulse.backbone.reading import bar, length_of, read_ahead
+from repulse.backbone.reading import bar, length_of, read_ahead, shuffles
 from repulse.backbone.split import Backbone
-from repulse.errors import DataError, expected
+from repulse.errors import DataError, DataWarning, expected
 from repulse.kept import KeptFeatures
 from repulse.particles.heads import Heads
 from repulse.particles.history import History
@@ -276,6 +277,9 @@ class Ensemble(nn.Module):
 
     def _stream(self, loader: Iterable[Any], progress: bool) -> Iterator[Prediction]:
         some = False
+        if shuffles(loader):
+            message = "The loader shuffles, so predictions come in an order that cannot be told; pass `shuffle=False`."
+            warnings.warn(message, DataWarning, stacklevel=4)
         with closing(read_ahead(loader, next(self.heads.parameters()).device)) as read:
             for i, batch in enumerate(bar(read, "predicting", length_of(loader), progress)):
                 some, name = True, f"batch {i} of `x`"

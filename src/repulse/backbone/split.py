@@ -34,9 +34,10 @@ from repulse.backbone.endings import (
     weights_of,
 )
 from repulse.backbone.maps import Ran
+from repulse.backbone.memory_format import prefers_channels_last
 from repulse.backbone.tap_choice import find_taps, named_taps, within_columns
 from repulse.backbone.taps import INPUTS, Tap, fits, signal_in, tensor_in
-from repulse.errors import BackboneError, expected
+from repulse.errors import BackboneError, DataError, expected
 
 PROBE_SAMPLES = 8
 """Number of samples of a batch that show how a network runs."""
@@ -52,18 +53,23 @@ class Backbone(nn.Module):
         ending: its last layer, and how the output comes from it.
         taps: which earlier stages are read too.
         several: how many tensors the network takes side by side, or None if it takes one, or names.
-        channels_last: whether `run` hands images over with their channels last in memory; a pass over much data finds
-            out whether that is faster.
+        channels_last: whether `run` hands images over with their channels last in memory (see `memory_format`).
     """
 
-    channels_last = False
-
-    def __init__(self, model: nn.Module, ending: Ending, taps: Sequence[Tap] = (), several: int | None = None) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        ending: Ending,
+        taps: Sequence[Tap] = (),
+        several: int | None = None,
+        channels_last: bool = False,
+    ) -> None:
         super().__init__()
         self.model = model
         self.ending = ending
         self.taps = tuple(taps)
         self.several = several
+        self.channels_last = channels_last
 
     @property
     def weights(self) -> tuple[Tensor, Tensor]:
@@ -135,6 +141,8 @@ class Backbone(nn.Module):
         inputs, outputs = zip(*(ends[name] for name in self.ending.layers), strict=True)
         pooled = pool(self.ending, joint_features(inputs, layers), flatten_positions(outputs[0], layers[0]), logits)
         if not output_follows(self.ending, pooled, self.weights, logits):
+            if not bool(logits.isfinite().all()):
+                raise DataError(expected("x", "such that the network's output is finite", "NaN or infinite outputs"))
             wanted = f"that of {self.ending} as in the first batch"
             raise BackboneError(expected("the model's output", wanted, "something else; it depends on more than that"))
         if not self.taps:
@@ -206,7 +214,10 @@ def split(
     backbone = Backbone(model, ending, several=len(few) if isinstance(few, tuple) and len(few) > 1 else None)
     with torch.no_grad():
         backbone(few)  # which checks that the layer does not run again after it made the output
-    return _with_taps(backbone, few, layers, ran)
+    backbone = _with_taps(backbone, few, layers, ran)
+    with torch.no_grad():
+        backbone.channels_last = prefers_channels_last(backbone, model, few)
+    return backbone
 
 
 def unwrap(model: nn.Module) -> nn.Module:

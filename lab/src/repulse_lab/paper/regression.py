@@ -18,11 +18,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file, save
 from torch import Tensor
 
 from repulse import metrics
-from repulse._files import write_whole
+from repulse._tensors import read_tensors, write_tensors
 from repulse.errors import FitWarning
 from repulse.evaluation.compare import INSIDE
 from repulse.evaluation.table import Column, Table
@@ -124,7 +123,7 @@ def networks(about: Mapping[str, Any], place: Place) -> Result:
                 for copy, parameter in zip(kept, members.parameters(), strict=True):
                     copy[nll < best] = parameter[nll < best]
                 best = torch.minimum(nll, best)
-    write_whole(_path(about, place), save({str(i): tensor for i, tensor in enumerate(kept)}))
+    write_tensors(_path(about, place), {str(i): tensor for i, tensor in enumerate(kept)})
     return {"figures": {"held-out nll": float(best.mean())}}
 
 
@@ -154,7 +153,7 @@ def regress(about: Mapping[str, Any], place: Place) -> Result:
         networks(start, place)
     members = _members(start, rows.x["train"].shape[1])
     members.requires_grad_(False)
-    kept = load_file(_path(start, place))
+    kept = read_tensors(_path(start, place))[0]
     for i, parameter in enumerate(members.parameters()):
         parameter.copy_(kept[str(i)])
     if method in RECIPES:

@@ -128,6 +128,8 @@ def target_hint(targets: Tensor) -> str:
     """Return what to do about targets in several columns, as the end of an error message."""
     if targets.ndim != 2:
         return ""
+    if targets.shape[1] == 1:
+        return "; for a column use `targets.squeeze(1)`"
     one_hot = bool((targets.sum(dim=1) == 1).all())
     several = "; for several labels at once say `Recipe(task='multilabel')`"
     return "; for one-hot targets use `targets.argmax(dim=1)`" if one_hot else several
