@@ -211,6 +211,11 @@ class Ensemble(nn.Module):
         self._gate = gate.kept()
         return gate
 
+    @property
+    def has_gate(self) -> bool:
+        """Whether a gate is kept, which `gate()` returns."""
+        return self._gate is not None
+
     def save(self, folder: str | Path, features: bool = False) -> Path:
         """Write the heads, all that is known of their fit, and the last gate to a folder; the network is not in it.
 
