@@ -17,11 +17,11 @@ PACKAGES = {"repulse": ROOT / "src", "repulse_lab": ROOT / "lab" / "src"}
 
 LAYERS = (
     {"__init__", "__main__"},
-    {"cli", "demo", "integrations", "scale"},
-    {"decide", "active", "evaluation"},
+    {"cli", "commands", "demo", "integrations", "scale", "serve"},
+    {"decide", "active", "evaluation", "files"},
     {"suggest"},
-    {"retrofit", "ensemble", "checkpoint", "baselines"},
-    {"summary"},
+    {"retrofit", "ensemble", "checkpoint", "kept", "baselines"},
+    {"summary", "deploy"},
     {"functional", "particles", "backbone", "repulsion", "metrics"},
     {"multilabel_prediction", "multiregression_prediction"},
     {"prediction", "recipe", "errors"},

@@ -1,4 +1,7 @@
-"""The command line of the library. Each command is a thin function: options, one call, what it prints."""
+"""The command line of the library. Each command is a thin function: options, one call, what it prints.
+
+Exit codes: 0 done, 1 a finding that `--strict` does not accept, 2 refused with one sentence, 130 interrupted.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,13 @@ from typing import Annotated
 import typer
 
 from repulse._version import __version__
+from repulse.commands.fit import fit
+from repulse.commands.gate import gate
+from repulse.commands.language import in_words_of_commands
+from repulse.commands.report import report
+from repulse.commands.score import score
+from repulse.commands.serve import serve
+from repulse.commands.watch import watch
 from repulse.errors import RepulseError
 
 app = typer.Typer(
@@ -38,6 +48,14 @@ def _root(
     ] = False,
 ) -> None:
     pass
+
+
+app.command()(fit)
+app.command()(score)
+app.command()(report)
+app.command()(gate)
+app.command()(watch)
+app.command()(serve)
 
 
 @app.command()
@@ -77,9 +95,12 @@ def _require(command: str, extra: str, *packages: str) -> None:
 
 
 def main() -> None:
-    """Run the command line; errors of the library become one sentence and exit code 2."""
+    """Run the command line; errors of the library become one sentence and exit code 2, an interruption 130."""
     try:
         app()
     except RepulseError as error:
-        typer.echo(f"repulse: {error}", err=True)
+        typer.echo(f"repulse: {in_words_of_commands(str(error))}", err=True)
         sys.exit(2)
+    except KeyboardInterrupt:
+        typer.echo("\nrepulse: interrupted; the same command goes on where it was", err=True)
+        sys.exit(130)

@@ -225,7 +225,7 @@ def test_saved_and_loaded_it_is_the_same(name, fitted, tmp_path):
     again = type(method).load(method.save(path))
     assert torch.equal(method.score(far(9)), again.score(far(9)))
     path.write_bytes(path.read_bytes()[:-9])
-    with pytest.raises(CheckpointError, match="a saved method"):
+    with pytest.raises(CheckpointError, match="a whole safetensors file"):
         type(method).load(path)
 
 

@@ -1,0 +1,90 @@
+"""How commands speak: errors in words of the command line, warnings as one line, and what to do next."""
+
+from __future__ import annotations
+
+import re
+import sys
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import typer
+
+WORDS = {
+    "model": "MODEL",
+    "data": "DATA",
+    "x": "DATA",
+    "folder": "HEADS",
+    "validation": "--validation",
+    "repulsion": "--repulsion",
+    "cache": "--cache",
+    "layers": "--layers",
+    "last_layer": "--last-layer",
+    "class_names": "--classes",
+    "heads": "--heads",
+    "seed": "--seed",
+    "task": "--task",
+    "batch_size": "--batch-size",
+    "workers": "--workers",
+    "threads": "--threads",
+    "engine": "--engine",
+    "id": "--test",
+    "test": "--test",
+    "false_alarms": "--false-alarms",
+    "false_alarm": "--false-alarm",
+    "risk": "--risk",
+    "delta": "--delta",
+    "alpha": "--alpha",
+    "sets": "--sets",
+    "by_class": "--by-class",
+    "tolerance": "--tolerance",
+    "window": "--window",
+    "Recipe(task='regression')": "--task regression",
+}
+"""What the command line calls the arguments of the library."""
+
+
+def in_words_of_commands(message: str) -> str:
+    """Replace names of arguments by those of options.
+
+    Examples:
+        >>> in_words_of_commands("Expected `validation` to be readable, but got 3.")
+        'Expected --validation to be readable, but got 3.'
+    """
+
+    def word(found: re.Match[str]) -> str:
+        name = found[1]
+        return name if name.startswith("--") or name in WORDS.values() else WORDS.get(name, found[0])
+
+    return re.sub(r"`([^`]+)`", word, message)
+
+
+@contextmanager
+def warnings_as_lines(*ignored: type[Warning]) -> Iterator[None]:
+    """Print each warning as one line on standard error.
+
+    Args:
+        ignored: kinds of warnings that the command prints in another way.
+    """
+
+    def show(message: Any, category: type[Warning], *_: Any, **__: Any) -> None:
+        if not issubclass(category, ignored):
+            typer.echo(f"repulse: {in_words_of_commands(str(message))}", err=True)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("default")
+        warnings.showwarning = show
+        yield
+
+
+def next_steps(*steps: tuple[str, str]) -> None:
+    """Print what to do next: a command, and what it is good for, in each line."""
+    width = max(len(command) for command, _ in steps)
+    for i, (command, why) in enumerate(steps):
+        typer.echo(f"{'next:' if not i else '':<6}{command:<{width}}   {why}")
+
+
+def shows_progress() -> bool:
+    """Tell whether somebody is looking."""
+    return sys.stderr.isatty()

@@ -1,0 +1,97 @@
+"""How a network and its data were opened: a small JSON beside the heads, so that nothing must be said twice.
+
+    opening.json    the name of the network, where its weights are, what samples are, columns, classes; with a digest
+
+Nothing is unpickled. A `package.module:function` in it is imported and called when the heads are opened, as a script
+would be: open only folders whose origin you trust.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from repulse._files import write_whole
+from repulse.ensemble import Ensemble, load
+from repulse.errors import CheckpointError, expected
+from repulse.files.batches import Prepare
+from repulse.files.columns import Columns, Kind
+from repulse.files.networks import open_network
+
+FORMAT = 1
+FILE = "opening.json"
+
+
+@dataclass(frozen=True)
+class Opening:
+    """What must be known to open heads again, and to read data as they were fitted on.
+
+    Attributes:
+        model: name of the network, as `open_network` takes it.
+        checkpoint: file of its weights, or None.
+        kind: what samples are.
+        columns: what the columns of tables are.
+        classes: names of the classes by which labels are understood; None if labels are numbers.
+        task: "classification" or "regression".
+        batch_size: number of samples that the network sees at once.
+        sources: what it was fitted on, by role: data, validation, repulsion.
+    """
+
+    model: str
+    checkpoint: str | None
+    kind: Kind
+    columns: Columns = field(default_factory=Columns)
+    classes: tuple[str, ...] | None = None
+    task: str = "classification"
+    batch_size: int = 64
+    sources: dict[str, str] = field(default_factory=dict)
+
+    def save(self, folder: str | Path) -> Path:
+        """Write it beside the heads."""
+        about = {"format": FORMAT, **asdict(self)}
+        text = json.dumps({**about, "digest": _digest(about)}, indent=1, sort_keys=True, ensure_ascii=False)
+        return write_whole(Path(folder) / FILE, text + "\n")
+
+    @staticmethod
+    def read(folder: str | Path) -> Opening:
+        """Read what `save` wrote.
+
+        Raises:
+            CheckpointError: there is none, or it was changed.
+        """
+        path = Path(folder) / FILE
+        try:
+            about = json.loads(path.read_text(encoding="utf-8"))
+            if about.pop("digest") != _digest(about) or about["format"] != FORMAT:
+                raise ValueError("it was changed, or another version wrote it")
+            known = {one.name: about[one.name] for one in fields(Opening)}
+            known["columns"] = Columns.from_dict(known["columns"])
+            known["classes"] = None if known["classes"] is None else tuple(known["classes"])
+            return Opening(**known)
+        except OSError as reason:
+            got = f"{folder}, where there is no {FILE}"
+            raise CheckpointError(expected("HEADS", "a folder that `repulse fit` wrote", got)) from reason
+        except (ValueError, KeyError, TypeError, AttributeError) as reason:
+            raise CheckpointError(expected(str(path), "as `repulse fit` wrote it", reason)) from reason
+
+
+def open_heads(
+    folder: str | Path, model: str | None = None, checkpoint: str | Path | None = None
+) -> tuple[Ensemble, Prepare, Opening]:
+    """Open the ensemble that `repulse fit` wrote, with its network, and what turns samples into its inputs.
+
+    Args:
+        folder: of the heads.
+        model: name of the network, if it is elsewhere than at the fit.
+        checkpoint: file of its weights, if it is elsewhere than at the fit.
+    """
+    opening = Opening.read(folder)
+    network = open_network(model or opening.model, checkpoint or (None if model else opening.checkpoint))
+    return load(folder, network.model), network.prepare(opening.kind), opening
+
+
+def _digest(about: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(about, sort_keys=True, ensure_ascii=False).encode()).hexdigest()

@@ -1,0 +1,175 @@
+"""The service: `/predict`, `/health`, `/metrics`, and a page at `/`."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from importlib.resources import files
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from repulse._version import __version__
+from repulse.ensemble import Ensemble
+from repulse.errors import RepulseError
+from repulse.files.batches import Prepare
+from repulse.files.opening import Opening, open_heads
+from repulse.files.samples import need
+from repulse.prediction import ClassPrediction, Prediction, RegressionPrediction
+from repulse.serve.batching import Batcher, FullError
+from repulse.serve.requests import Limits, RefusedError, values_in
+
+if TYPE_CHECKING:
+    from fastapi import FastAPI
+
+TOP = 5
+"""Classes whose probabilities are told."""
+
+LOCAL = ("127.0.0.1", "localhost", "::1")
+
+
+def create_app(
+    heads: str | Path,
+    *,
+    model: str | None = None,
+    checkpoint: str | Path | None = None,
+    limits: Limits | None = None,
+    hosts: Sequence[str] = LOCAL,
+) -> FastAPI:
+    """Make the service of one ensemble, for uvicorn or any other ASGI server.
+
+    Args:
+        heads: folder that `repulse fit` wrote.
+        model: name of the network, if it is elsewhere than at the fit.
+        checkpoint: file of its weights, if it is elsewhere than at the fit.
+        limits: how much one request may ask for.
+        hosts: names under which it may be called, so that no foreign page can reach it under another; "*" for any.
+    """
+    need("fastapi", "serving", "serve")
+    from fastapi import FastAPI, Request
+    from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse
+    from starlette.middleware.trustedhost import TrustedHostMiddleware
+
+    service = _Service(*open_heads(heads, model, checkpoint), limits or Limits())
+
+    @asynccontextmanager
+    async def life(_: FastAPI) -> AsyncIterator[None]:
+        yield
+        service.batcher.close()
+
+    app = FastAPI(title="repulse", version=__version__, lifespan=life, docs_url=None, redoc_url=None)
+    app.add_middleware(TrustedHostMiddleware, allowed_hosts=[h for h in hosts if ":" not in h])
+
+    async def predict(request: Request) -> JSONResponse:
+        status, answer = await service.predict(request)
+        return JSONResponse(answer, status, {"Retry-After": "1"} if status == 503 else None)
+
+    async def health() -> JSONResponse:
+        return JSONResponse(service.health())
+
+    async def metrics() -> PlainTextResponse:
+        return PlainTextResponse(service.metrics(), media_type="text/plain; version=0.0.4")
+
+    async def page() -> HTMLResponse:
+        return HTMLResponse(_page(service.opening.kind), headers={"Content-Security-Policy": POLICY})
+
+    app.state.takes = service.opening.kind
+    predict.__annotations__["request"] = Request  # FastAPI looks for it among the names of this module
+    app.add_api_route("/predict", predict, methods=["POST"], response_model=None)
+    app.add_api_route("/health", health, methods=["GET"], response_model=None)
+    app.add_api_route("/metrics", metrics, methods=["GET"], response_model=None)
+    app.add_api_route("/", page, methods=["GET"], response_model=None)
+    return app
+
+
+POLICY = (
+    "default-src 'none'; img-src data: blob:; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'"
+)
+
+
+class _Service:
+    """An ensemble that answers requests, and counts them."""
+
+    def __init__(self, ensemble: Ensemble, prepare: Prepare, opening: Opening, limits: Limits) -> None:
+        self.ensemble, self.prepare, self.opening, self.limits = ensemble, prepare, opening, limits
+        self.batcher = Batcher(self._run, opening.batch_size, limits.waiting)
+        self.watch = ensemble.gate().watch() if ensemble.has_gate else None
+        self.statuses: Counter[int] = Counter()
+        self.samples, self.seconds, self.epistemic = 0, 0.0, 0.0
+
+    async def predict(self, request: Any) -> tuple[int, dict[str, Any]]:
+        """Return the status and the answer to a request."""
+        started = time.perf_counter()
+        try:
+            values = await values_in(request, self.opening.kind, self.limits)
+            prediction = await self.batcher(values)
+            status, answer = 200, {"predictions": self._told(prediction)}
+            self.samples += len(prediction)
+            self.epistemic += float(prediction.epistemic.sum())
+        except RefusedError as reason:
+            status, answer = reason.status, {"error": str(reason)}
+        except FullError:
+            status, answer = 503, {"error": "Too many samples are waiting; try again in a second."}
+        except RepulseError as reason:
+            status, answer = 422, {"error": str(reason)}
+        except Exception as reason:  # of a transform that is not ours: on what was sent, so it is told
+            status, answer = 422, {"error": f"The samples cannot be prepared: {type(reason).__name__}."}
+        self.statuses[status] += 1
+        self.seconds += time.perf_counter() - started
+        return status, answer
+
+    def health(self) -> dict[str, Any]:
+        """Say what is served."""
+        return {
+            "status": "ok",
+            "takes": self.opening.kind,
+            "task": self.opening.task,
+            "heads": self.ensemble.heads.count,
+            "network": self.ensemble.network["weights"],
+            "version": __version__,
+        }
+
+    def metrics(self) -> str:
+        """Return the counters in the text format of Prometheus."""
+        lines = ["# TYPE repulse_requests_total counter"]
+        lines += [f'repulse_requests_total{{status="{key}"}} {n}' for key, n in sorted(self.statuses.items())]
+        for name, kind, value in (
+            ("samples_total", "counter", self.samples),
+            ("batches_total", "counter", self.batcher.batches),
+            ("request_seconds_total", "counter", f"{self.seconds:.6f}"),
+            ("epistemic_total", "counter", f"{self.epistemic:.6f}"),
+            ("waiting_samples", "gauge", self.batcher.waiting),
+        ):
+            lines += [f"# TYPE repulse_{name} {kind}", f"repulse_{name} {value}"]
+        return "\n".join(lines) + "\n" + ("" if self.watch is None else self.watch.metrics())
+
+    def _run(self, values: list[Any]) -> Prediction:
+        rows = self.opening.kind == "rows"
+        return self.ensemble.predict(self.prepare(np.stack(values) if rows else values), progress=False)
+
+    def _told(self, prediction: Prediction) -> list[dict[str, Any]]:
+        names = ("aleatoric", "epistemic", "total")
+        columns = {name: getattr(prediction, name).tolist() for name in names}
+        if isinstance(prediction, RegressionPrediction):
+            columns = {"mean": prediction.mean.tolist(), "std": prediction.total.sqrt().tolist(), **columns}
+        told = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+        if isinstance(prediction, ClassPrediction):
+            known = self.ensemble.class_names or self.opening.classes
+            best = prediction.probs.topk(min(TOP, prediction.probs.shape[1]), dim=1)
+            for one, probs, labels in zip(told, best.values.tolist(), best.indices.tolist(), strict=True):
+                classes = [str(i) if known is None else known[i] for i in labels]
+                one |= {"prediction": classes[0], "confidence": probs[0]}
+                one["probs"] = dict(zip(classes, probs, strict=True))
+        if self.watch is not None:
+            decision = self.watch.gate.decide(prediction)
+            self.watch.update(decision)
+            for one, record in zip(told, decision.records(), strict=True):
+                one |= {name: value for name, value in record.items() if name != "label"}
+        return told
+
+
+def _page(kind: str) -> str:
+    return files("repulse.serve").joinpath("page.html").read_text(encoding="utf-8").replace("$kind", kind)
