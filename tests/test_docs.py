@@ -37,6 +37,7 @@ def names():
         "model": model,
         "train_loader": loader,
         "validation_loader": loader,
+        "calibration_loader": loader,
         "test_loader": loader,
         "other_loader": [images, images],
         "other_images_loader": [images, images],
@@ -64,8 +65,9 @@ def test_code_on_the_pages_runs(code, names, monkeypatch, tmp_path):
         names["model"] = nn.Sequential(nn.Linear(3, 8), nn.ReLU(), nn.Linear(8, 1))
         names["loader"] = [(names["x"], names["x"][:, 0])]
         names["validation_rows"] = [(names["x"].flip(0), names["x"].flip(0)[:, 0])]
-    if "ensemble." in code.split("ensemble =")[0]:
+    if re.search(r"\bensemble[.,]", code.split("ensemble =")[0]):
         names["ensemble"] = repulse.retrofit(names["model"], names["train_loader"], progress=False)
+        names["p"] = names["ensemble"].predict(names["images"])
     exec(code, names)
 
 

@@ -12,7 +12,10 @@ from models import QUICK, normal, perceptron
 from repulse import ClassPrediction, DataError, Epoch, Evaluation, RegressionPrediction, retrofit
 from repulse._pictures import fit_panels
 from repulse._progress import progress_bar
+from repulse.multilabel_prediction import MultilabelPrediction
+from repulse.multiregression_prediction import MultiregressionPrediction
 from repulse.particles.history import History
+from repulse.prediction import as_columns
 
 CLASSES = ClassPrediction(normal(3, 12, 4).log_softmax(dim=-1))
 NUMBERS = RegressionPrediction(normal(3, 12), torch.ones(3, 12))
@@ -42,6 +45,23 @@ def test_numbers_as_a_table():
     frame = NUMBERS.to_frame()
     assert list(frame) == ["mean", "std", "aleatoric", "epistemic", "total"]
     assert torch.equal(torch.tensor(frame["mean"].to_numpy()), NUMBERS.mean)
+
+
+def test_several_outputs_as_a_table():
+    labels = MultilabelPrediction(normal(3, 5, 3))
+    names = ("red", "round", "ripe")
+    frame = labels.to_frame(names)
+    assert list(frame) == ["labels", "aleatoric", "epistemic", "total"]
+    assert frame["labels"][0] == ", ".join(names[i] for i in range(3) if labels.labels[0, i])
+    with pytest.raises(DataError, match="3 strings, one per label"):
+        labels.to_frame(["red"])
+    targets = MultiregressionPrediction(normal(3, 5, 2), torch.ones(3, 5, 2))
+    assert list(targets.to_frame())[:4] == ["mean 0", "mean 1", "std 0", "std 1"]
+    assert torch.equal(torch.tensor(targets.to_frame()["epistemic 1"].to_numpy()), targets.epistemic[:, 1])
+    with pytest.raises(DataError, match="of classes or of numbers"):
+        targets.plot()
+    with pytest.raises(DataError, match="one, or a few, for each sample"):
+        as_columns("aleatoric", torch.zeros(2, 3, 4))
 
 
 def test_a_notebook_shows_the_first_predictions():
@@ -124,7 +144,7 @@ for _ in p.progress_bar(range(4), "fitting", unit="step", show=True):
 print(shown[0].startswith("fitting:   0%"), repr(shown[-1]))
 """
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(code)])
-    outputs = NotebookClient(notebook, timeout=60).execute().cells[0].outputs
+    outputs = NotebookClient(notebook, timeout=600, startup_timeout=600, iopub_timeout=600).execute().cells[0].outputs
     assert [output.output_type for output in outputs] == ["display_data", "stream"]
     assert outputs[0]["data"]["text/html"] == ""
     assert "fitting" not in str(outputs[0])

@@ -11,8 +11,8 @@
 
 from repulse import decide, functional, metrics, repulsion
 from repulse._version import __version__
-from repulse.active import Acquisition, ActiveLearning, acquire, batchbald
-from repulse.decide import Decision, Gate, Promise
+from repulse.active import Acquisition, ActiveLearning, Audit, acquire, audit, batchbald
+from repulse.decide import Decision, Gate, Promise, Watch
 from repulse.ensemble import Ensemble, load
 from repulse.errors import (
     BackboneError,
@@ -20,6 +20,7 @@ from repulse.errors import (
     CacheWarning,
     CheckpointError,
     DataError,
+    DataWarning,
     FitWarning,
     NonFiniteLossError,
     PromiseWarning,
@@ -47,12 +48,14 @@ __all__ = [
     "RLL_E",
     "Acquisition",
     "ActiveLearning",
+    "Audit",
     "BackboneError",
     "CacheError",
     "CacheWarning",
     "CheckpointError",
     "ClassPrediction",
     "DataError",
+    "DataWarning",
     "Decision",
     "Ensemble",
     "Epoch",
@@ -74,8 +77,10 @@ __all__ = [
     "RepulsionError",
     "Suggestion",
     "Summary",
+    "Watch",
     "__version__",
     "acquire",
+    "audit",
     "batchbald",
     "decide",
     "evaluate",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import html
-import inspect
+import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
@@ -13,11 +13,14 @@ import torch
 from torch import Tensor, nn
 
 from repulse import checkpoint
-from repulse.backbone.batches import explaining_failures, inputs_of, is_one_batch, to_device
+from repulse import kept as kept_features
+from repulse.backbone.batches import as_inputs, explaining_failures, inputs_of, is_one_batch, to_device
 from repulse.backbone.fingerprint import fingerprint_of
-from repulse.backbone.reading import bar, length_of, read_ahead
+from repulse.backbone.reading import bar, length_of, read_ahead, shuffles
 from repulse.backbone.split import Backbone
-from repulse.errors import DataError, expected
+from repulse.deploy import Deployed
+from repulse.errors import DataError, DataWarning, expected
+from repulse.kept import KeptFeatures
 from repulse.particles.heads import Heads
 from repulse.particles.history import History
 from repulse.prediction import Prediction
@@ -29,6 +32,7 @@ if TYPE_CHECKING:
 
     from repulse.decide.gate import Gate
     from repulse.decide.promise import Sets
+    from repulse.decide.why import Reason, Reasons
 
 
 class Ensemble(nn.Module):
@@ -54,14 +58,15 @@ class Ensemble(nn.Module):
         network: Mapping[str, str] | None = None,
         summary: Summary | None = None,
         gate: checkpoint.KeptGate | None = None,
+        kept: KeptFeatures | Path | None = None,
     ) -> None:
         super().__init__()
         self.backbone = backbone
         self.heads = heads
         self.repulsion = repulsion
         self.class_names = None if class_names is None else tuple(class_names)
-        self._summary = summary
-        self._gate = gate
+        self._summary, self._gate, self._kept = summary, gate, kept
+        self._kept_in = kept if isinstance(kept, Path) else None
         self.network = dict(fingerprint_of(backbone.model) if network is None else network)
 
     @property
@@ -93,6 +98,13 @@ class Ensemble(nn.Module):
             raise DataError("This ensemble has no summary: it was not made by `retrofit`.")
         return self._summary
 
+    @property
+    def kept(self) -> KeptFeatures | None:
+        """The features that the heads were fitted on, if they are at hand; those of a saved ensemble are read now."""
+        if isinstance(self._kept, Path):
+            self._kept = kept_features.read(self._kept, self.heads.features)
+        return self._kept
+
     def _repr_html_(self) -> str:
         told = "" if self._summary is None else self._summary._repr_html_()
         return f"<p><code>{html.escape(repr(self))}</code></p>{told}"
@@ -113,11 +125,7 @@ class Ensemble(nn.Module):
         In place of a single logit, the log of the odds; for regression the mean; `(B, 1)`, or `(B,)` if the network
         returns that.
         """
-        if named and inputs:  # all of them by name
-            bound = inspect.signature(self.model.forward).bind(*inputs, **named)
-            named = {key: value for key, value in bound.arguments.items() if key in bound.signature.parameters}
-        x = named if named else inputs[0] if len(inputs) == 1 else inputs
-        features = self.backbone(inputs_of(x, "x") if isinstance(x, Mapping) else x)
+        features = self.backbone(as_inputs(self.model, inputs, named))
         combined = self.heads.task.combined(self.heads(features))
         if self.backbone.outputs == 1 and combined.shape[1] == 2:  # a single logit was fitted as two
             combined = combined[:, 1:] - combined[:, :1]
@@ -203,13 +211,74 @@ class Ensemble(nn.Module):
         self._gate = gate.kept()
         return gate
 
-    def save(self, folder: str | Path) -> Path:
+    @property
+    def has_gate(self) -> bool:
+        """Whether a gate is kept, which `gate()` returns."""
+        return self._gate is not None
+
+    def save(self, folder: str | Path, features: bool = False) -> Path:
         """Write the heads, all that is known of their fit, and the last gate to a folder; the network is not in it.
 
         A kill leaves what was there before, or the new; `repulse.load(folder, model)` brings it back.
+
+        Args:
+            folder: made if it is not there.
+            features: also write the features that the heads were fitted on, which `update`, `forget` and the nearest
+                training inputs of `why` need: 4 bytes per feature and sample.
         """
+        kept = self.required_features("features=True") if features else None
         about = (self.repulsion, self.class_names, self.network, self._summary, self._gate)
-        return checkpoint.save(checkpoint.Contents(self.backbone, self.heads, *about), folder)
+        folder = checkpoint.save(checkpoint.Contents(self.backbone, self.heads, *about), folder)
+        if features or self._kept_in is None or folder.resolve() != self._kept_in.resolve():
+            kept_features.write(kept, folder)  # None removes those of other heads
+        return folder
+
+    def update(self, data: Iterable[Any] | None = None, **options: Any) -> Ensemble:
+        """Return an ensemble that has learnt new labelled data; see `repulse.active.update`."""
+        from repulse.active.update import update
+
+        return update(self, data, **options)
+
+    def forget(self, indices: Sequence[int] | Tensor, **options: Any) -> Ensemble:
+        """Return an ensemble fitted without some of the training inputs; see `repulse.active.forget`."""
+        from repulse.active.update import forget
+
+        return forget(self, indices, **options)
+
+    def why(self, x: Any, **options: Any) -> Reason | Reasons:
+        """Explain the doubt about one input, or about each of a batch; see `repulse.decide.why`."""
+        from repulse.decide.why import why
+
+        return why(self, x, **options)
+
+    def required_features(self, what: str) -> KeptFeatures:
+        """Return the features that the heads were fitted on, which `what` needs."""
+        kept = self.kept
+        if kept is None:
+            wanted = "an ensemble with the features of its fit, made by `retrofit` or saved with `features=True`"
+            raise DataError(expected(f"the ensemble, for `{what}`,", wanted, "one without them"))
+        return kept
+
+    def deploy(self) -> Deployed:
+        """Return a plain module that maps inputs to named tensors, for serving and for export.
+
+        It costs little more than the network, because it checks nothing and adds no hooks when it is called: what
+        `predict` refuses comes out as NaN. Memory of weights is shared with the network and the heads.
+        """
+        return Deployed(self.backbone, self.heads)
+
+    def export(self, path: str | Path, example: Any = None) -> Path:
+        """Write the whole ensemble, network included, as an ONNX file (needs `pip install 'repulse[onnx]'`).
+
+        Outputs are those of `deploy`, such as `probs, aleatoric, epistemic, total`, and the number of samples is free.
+
+        Args:
+            path: of the file.
+            example: inputs of any number of samples; not needed if the ensemble knows their shapes from its fit.
+        """
+        from repulse.integrations.onnx import export
+
+        return export(self, path, example)
 
     def _is_one_batch(self, x: Any) -> bool:
         return is_one_batch(x, self.backbone.several)
@@ -225,6 +294,9 @@ class Ensemble(nn.Module):
 
     def _stream(self, loader: Iterable[Any], progress: bool) -> Iterator[Prediction]:
         some = False
+        if shuffles(loader):
+            message = "The loader shuffles, so predictions come in an order that cannot be told; pass `shuffle=False`."
+            warnings.warn(message, DataWarning, stacklevel=4)
         with closing(read_ahead(loader, next(self.heads.parameters()).device)) as read:
             for i, batch in enumerate(bar(read, "predicting", length_of(loader), progress)):
                 some, name = True, f"batch {i} of `x`"
@@ -262,4 +334,4 @@ def load(folder: str | Path, model: nn.Module) -> Ensemble:
     """
     contents = checkpoint.read(folder, model)
     about = (contents.repulsion, contents.class_names, contents.network, contents.summary, contents.gate)
-    return Ensemble(contents.backbone, contents.heads, *about)
+    return Ensemble(contents.backbone, contents.heads, *about, kept=Path(folder))

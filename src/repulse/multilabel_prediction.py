@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float
@@ -86,6 +87,15 @@ class MultilabelPrediction(Prediction):
     def epistemic(self) -> Float[Tensor, " B"]:
         """Sum over labels of `epistemic_per_label`."""
         return self._once(label_uncertainties)[1].sum(dim=1)
+
+    def _answers(self, class_names: Sequence[str] | None) -> dict[str, Any]:
+        """Return the labels that hold, by name or number, separated by commas."""
+        count = self.logits.shape[-1]
+        if class_names is not None and (isinstance(class_names, str) or len(class_names) != count):
+            raise DataError(expected("class_names", f"{count} strings, one per label", repr(class_names)[:80]))
+        names = class_names or [str(i) for i in range(count)]
+        held = [[names[i] for i in row.nonzero().flatten().tolist()] for row in self.labels.cpu()]
+        return {"labels": [", ".join(row) for row in held]}
 
     def label_log_likelihood(self, targets: Float[Tensor, "B K"]) -> Float[Tensor, "B K"]:
         """Compute `log mean_i p_ik(target)` of each label, floored at log 1e-12; zero where a target is NaN."""

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from repulse.errors import DataError, expected
-from repulse.prediction import Prediction, RegressionPrediction
+from repulse.prediction import Prediction, RegressionPrediction, as_columns
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -90,6 +92,9 @@ class MultiregressionPrediction(Prediction):
             raise DataError(expected("k", f"from 0 to {self.targets - 1}", k))
         tail = None if self.tails is None else self.tails[k]
         return RegressionPrediction(self.means[..., k], self.variances[..., k], tail)
+
+    def _answers(self, class_names: Sequence[str] | None) -> dict[str, Any]:
+        return {**as_columns("mean", self.mean), **as_columns("std", self.std)}
 
     def log_likelihood(self, targets: Float[Tensor, "B D"]) -> Float[Tensor, " B"]:
         """Return the sum over targets of the logarithms of their densities."""

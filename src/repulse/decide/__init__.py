@@ -1,4 +1,4 @@
-"""From doubt to decision: a gate with guarantees, and a watch over time."""
+"""From doubt to decision: a gate with guarantees, reasons, and a watch over time."""
 
 from repulse.decide.conformal import (
     benjamini_hochberg,
@@ -16,11 +16,19 @@ from repulse.decide.conformal import (
 from repulse.decide.decision import Decision
 from repulse.decide.gate import Gate
 from repulse.decide.promise import Promise
+from repulse.decide.watch import Record, Watch
+from repulse.decide.why import Axis, Neighbour, Reason, Reasons
 
 __all__ = [
+    "Axis",
     "Decision",
     "Gate",
+    "Neighbour",
     "Promise",
+    "Reason",
+    "Reasons",
+    "Record",
+    "Watch",
     "benjamini_hochberg",
     "class_scores",
     "class_sets",

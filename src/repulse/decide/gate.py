@@ -8,7 +8,8 @@ import warnings
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, get_args
 
 import torch
 
@@ -17,7 +18,9 @@ from repulse.backbone.fingerprint import weights_of
 from repulse.decide import conformal
 from repulse.decide.calibration import Calibration, Thresholds, collect, doubt_of
 from repulse.decide.decision import Decision
+from repulse.decide.martingales import Bet
 from repulse.decide.promise import Promise
+from repulse.decide.watch import Watch, resume
 from repulse.ensemble import Ensemble
 from repulse.errors import CheckpointError, PromiseWarning, expected
 from repulse.metrics.inputs import check_share
@@ -25,6 +28,7 @@ from repulse.prediction import ClassPrediction, Prediction, RegressionPrediction
 
 if TYPE_CHECKING:
     from repulse.checkpoint import KeptGate
+    from repulse.decide.report import Report
 
 
 @dataclass(frozen=True)
@@ -100,6 +104,42 @@ class Gate:
             accepted = accepted & ~strange
         return Decision(strange, accepted, p_value, doubt, labels, sets, prediction, self.ensemble.class_names)
 
+    def watch(self, false_alarm: float = 0.01, *, bet: Bet = "switching", window: int = 1000, seed: int = 0) -> Watch:
+        """Start to watch over a stream of inputs: `watch.update(batch)`, `watch.alarm`.
+
+        Args:
+            false_alarm: probability with which it may ever raise an alarm while nothing changes, however long it runs.
+            bet: how it bets on a change: "switching" (at any time, of any share; the default), "mixture" (of powers),
+                "jumper" (the simple jumper) or "plugin" (a histogram of what came before).
+            window: number of last inputs that records are about.
+            seed: of the random numbers that break ties between scores.
+        """
+        return Watch(self, false_alarm, bet, window, seed)
+
+    def resume(self, path: str | Path) -> Watch:
+        """Go on with a watch that was saved, exactly as if it had not stopped."""
+        return resume(self, path)
+
+    def report(self, test: Any, ood: Mapping[str, Any] | None = None, *, path: str | Path | None = None) -> Report:
+        """Measure on further data whether the promise is held, and what happens to foreign inputs; as one page.
+
+        Args:
+            test: labelled data drawn like the calibration data: `(inputs, targets)` or a loader.
+            ood: inputs of each out-of-distribution set, or a loader of them, by name.
+            path: where to write the page.
+        """
+        from repulse.decide.report import report
+
+        found = report(self, test, ood or {})
+        if path is not None:
+            found.write(path)
+        return found
+
+    @property
+    def is_for_classes(self) -> bool:
+        """Whether classes are predicted, or else numbers."""
+        return self.promise.sets in get_args(conformal.ClassSets)
+
     def warnings(self) -> list[str]:
         """Return in words which promise cannot be held, and by how much."""
         if self.promise.risk is None or self.thresholds.chosen is not None:
@@ -130,7 +170,7 @@ class Gate:
                 f"doubt up to {held.doubt:.3g}, {counts[i] / total:.1%} of familiar inputs, of which "
                 f"{errors[i]} of {counts[i]:,} were wrong"
             )
-        inside = "intervals" if promise.sets in ("normalised", "cqr") else "sets"
+        inside = "sets" if self.is_for_classes else "intervals"
         found.append(
             f"{inside} ({promise.sets}): hold the target of at least {1 - promise.alpha:.3g} of familiar inputs"
         )

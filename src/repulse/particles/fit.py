@@ -3,20 +3,31 @@
 from __future__ import annotations
 
 import dataclasses
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
+from repulse._finite import comparable
 from repulse._mapped import row_chunks
+from repulse._modes import without_autocast
 from repulse.errors import (
     DataError,
+    FitWarning,
     NonFiniteLossError,
     check_positive_integer,
     expected,
 )
-from repulse.particles.calibrate import HELD_OUT, assume_noise_of, centre_classes, centre_numbers, release_of
+from repulse.particles.calibrate import (
+    HELD_OUT,
+    assume_noise_of,
+    centre_classes,
+    centre_known_noise,
+    centre_numbers,
+    release_of,
+)
 from repulse.particles.centre import MARGIN, Centre
 from repulse.particles.centred import CentredHeads
 from repulse.particles.checks import check_repulsion, check_values
@@ -24,7 +35,7 @@ from repulse.particles.distance import Release
 from repulse.particles.fit_data import FitData, identity
 from repulse.particles.heads import Heads, Networks, Particles
 from repulse.particles.history import warn_about
-from repulse.particles.loop import DivergedError, optimise
+from repulse.particles.loop import DivergedError, epochs_of, optimise
 from repulse.particles.pool import MAX_PRESCALED
 from repulse.particles.scaling import TAP_SCALE, Scaling
 from repulse.particles.tasks import KINDS, Multiregression, Regression, Task
@@ -34,6 +45,12 @@ from repulse.recipe import Recipe, check_recipe
 TAP_SCALES = (TAP_SCALE, 1.0)
 """Spreads of whitened features that are tried; the first stays unless beaten."""
 
+ALONE_STRENGTH = 0.03
+"""Strength, if it is "auto", of a regression without a network: more would inflate the noise that its heads predict."""
+
+WARM_SHARE = 0.1
+"""Share of the passes that a fit needs which starts from fitted heads."""
+
 MAX_HELD_OUT = 5000
 """Rows on which the disagreement of heads is looked at, at most, where none could be kept from the fit."""
 
@@ -41,7 +58,8 @@ PRETRAINED_NOISE = 0.1
 """Noise added to copies of a pretrained last layer, relative to the standard deviation of its weights."""
 
 
-@torch.inference_mode(False)  # whatever the caller's mode is
+@torch.inference_mode(False)  # whatever the caller's modes are
+@without_autocast()
 def fit_heads(
     features: Tensor,
     targets: Tensor,
@@ -53,6 +71,7 @@ def fit_heads(
     taps: int = 0,
     validation: tuple[Tensor, Tensor] | None = None,
     inputs: Tensor | None = None,
+    warm: Heads | None = None,
     progress: bool = True,
 ) -> Heads:
     """Fit an ensemble of heads on features that are already there.
@@ -83,6 +102,8 @@ def fit_heads(
             the prediction is the network's, at which temperature, and how much noise a regression has.
         inputs: `(N, e)`, raw inputs of the training rows of a regression, from which its noise is estimated where there
             is no validation data.
+        warm: heads of an earlier fit of this recipe on these features, to start from: a tenth of the steps is enough
+            then. Classes may have been added since. A regression, which scales its targets, starts afresh.
         progress: show a progress bar when it takes more than two seconds.
 
     Returns:
@@ -105,8 +126,15 @@ def fit_heads(
     if isinstance(taps, bool) or not isinstance(taps, int) or not 0 <= taps < features.shape[1]:
         raise DataError(expected("taps", f"from 0 to {features.shape[1] - 1}", repr(taps)))
     held_out = None if validation is None else _check_validation(validation, features, task, recipe)
-    fit = _Fit(features, targets, repulsion_features, recipe, task, taps, start, progress)
+    fit = _Fit(features, targets, repulsion_features, recipe, task, taps, start, warm, progress)
     if recipe.centre == "heads" or not (recipe.whiten and recipe.distances):
+        if recipe.centre == "network" and start is not None:
+            warnings.warn(
+                "Heads that see no distances (`whiten=False` or `distances=False`) are left as they were fitted, not "
+                "put around the network, which nothing would let go of far away. Say `centre='heads'` if you mean it.",
+                FitWarning,
+                stacklevel=2,
+            )
         plain = dataclasses.replace(fit, recipe=recipe.replace(distances=False))
         return plain.run(TAP_SCALE if isinstance(recipe.tap_scale, str) else recipe.tap_scale)[0]
     network = None if start is None else check_last_layer(start, task, features.shape[1] - taps)
@@ -126,6 +154,7 @@ class _Fit:
     task: Task
     taps: int
     start: tuple[Tensor, Tensor] | None
+    warm: Heads | None
     progress: bool
 
     def run(self, tap_scale: float) -> tuple[Heads, View]:
@@ -142,6 +171,10 @@ class _Fit:
         if len(features) * view.columns <= MAX_PRESCALED:
             features, prepare = _seen(features, view), identity
         training = heads.task = training.warm_start(heads, features, prepare, y)
+        shortened = recipe
+        if self.warm is not None and training is self.task:
+            _continue_from(heads, self.warm, view)
+            shortened = recipe.replace(epochs=warm_epochs(recipe, len(features)))
         task = self.task.in_original_units(training, y_scale)
 
         def finish() -> None:
@@ -151,7 +184,8 @@ class _Fit:
             heads.requires_grad_(False)
 
         try:
-            _run(heads, FitData(features, y, far, prepare, training), recipe, self.progress, finish)
+            _run(heads, FitData(features, y, far, prepare, training), shortened, self.progress, finish)
+            heads.recipe = (heads.recipe or recipe).replace(epochs=recipe.epochs)  # that of a fit from the start
         except NonFiniteLossError as error:
             if view.distances is None:
                 raise
@@ -178,7 +212,12 @@ def _fit_classes(
     found: CentredHeads | None = None
     release: Release | None = None
     for scale in scales:
-        heads, view = fit.run(scale)
+        try:
+            heads, view = fit.run(scale)
+        except NonFiniteLossError:
+            if found is None:
+                raise
+            continue  # there are heads, if not the best ones
         assert view.distances is not None
         release = release or release_of(view.distances, fit.features, fit.taps, validation)
         made = centre_classes(heads, view, release, network, validation)
@@ -198,12 +237,15 @@ def _fit_numbers(
     """Fit a regression's heads around the network, with noise that validation rows show, or that must be assumed."""
     scale = 1.0 if isinstance(fit.recipe.tap_scale, str) else fit.recipe.tap_scale
     if network is None:
-        return dataclasses.replace(fit, recipe=fit.recipe.replace(distances=False)).run(scale)[0]
+        strength = ALONE_STRENGTH if isinstance(fit.recipe.strength, str) else fit.recipe.strength
+        alone = fit.recipe.replace(distances=False, strength=strength)
+        return dataclasses.replace(fit, recipe=alone).run(scale)[0]
     if fit.recipe.noise is not None:
         heads, view = fit.run(scale)
         assert view.distances is not None
         release = release_of(view.distances, fit.features, fit.taps, validation)
-        return CentredHeads.around(heads, view.distances, release, network, Centre(), heads.task)
+        made = CentredHeads.around(heads, view.distances, release, network, Centre(), heads.task)
+        return made if validation is None else centre_known_noise(made, validation)
     assumed = assume_noise_of(fit.features, fit.targets, network, validation, inputs)
     held_out = validation
     if validation is None:
@@ -243,7 +285,7 @@ def _check_validation(
         )
     if not isinstance(targets, Tensor):
         raise DataError(expected("the targets of `validation`", "a tensor", type(targets).__name__))
-    checked = targets
+    targets = checked = comparable(targets)
     if not _is_one_class(targets, len(rows), task):
         checked, task = task.from_targets(targets, len(rows), recipe, task.class_count)
     return rows.detach().to(features.device), checked.to(features.device, task.target_dtype)
@@ -269,6 +311,7 @@ def check_last_layer(start: tuple[Tensor, Tensor], task: Task, penultimate: int)
     return weight, bias
 
 
+@without_autocast()
 def fit_networks(
     networks: Sequence[nn.Module],
     inputs: Tensor,
@@ -297,12 +340,29 @@ def fit_networks(
     if recipe.prior == "function":
         raise DataError(expected("recipe.prior", "'weights' for networks", "'function'"))
     check_values("inputs", inputs)
+    _check_networks(networks, inputs)
     recipe = check_repulsion("repulsion_inputs", repulsion_inputs, inputs, recipe)
     targets, task = _check_targets(targets, len(inputs), recipe, classes)
     particles = Networks(networks, task)
     targets = targets.to(inputs.device, task.target_dtype or inputs.dtype)
     _run(particles, FitData(inputs, targets, repulsion_inputs, identity, task), recipe, progress)
     return particles
+
+
+def _check_networks(networks: Sequence[nn.Module], inputs: Tensor) -> None:
+    """Refuse networks that cannot be trained on these inputs."""
+    if not isinstance(networks, Sequence | nn.ModuleList) or not len(networks):
+        got = type(networks).__name__ if not isinstance(networks, Sequence) else "none"
+        raise DataError(expected("networks", "a list of modules", got))
+    for i, network in enumerate(networks):
+        if not isinstance(network, nn.Module):
+            raise DataError(expected(f"networks[{i}]", "a module", type(network).__name__))
+        trained = [parameter for parameter in network.parameters() if parameter.requires_grad]
+        if not trained:
+            raise DataError(expected(f"networks[{i}]", "a module with parameters that require gradients", "none"))
+        if trained[0].dtype != inputs.dtype or trained[0].device != inputs.device:
+            wanted = f"{trained[0].dtype} on {trained[0].device}, as `networks[{i}]`"
+            raise DataError(expected("inputs", wanted, f"{inputs.dtype} on {inputs.device}"))
 
 
 def _seen(features: Tensor, view: View) -> Tensor:
@@ -377,10 +437,32 @@ def _start_from(
         copy[:, :outputs] += noisy
 
 
+@torch.no_grad()
+def _continue_from(heads: Heads, earlier: Heads, view: View) -> None:
+    """Put fitted heads, which take features, into new ones, which take the view; outputs that are new stay as drawn."""
+    if earlier.count != heads.count or len(earlier.weights) != len(heads.weights):
+        wanted = f"{heads.count} heads of {len(heads.weights)} layers, as the recipe has"
+        raise DataError(expected("warm", wanted, f"{earlier.count} of {len(earlier.weights)}"))
+    if earlier.weights[0].shape[-1] != view.extended:
+        got = f"{earlier.weights[0].shape[-1]}"
+        raise DataError(expected("columns of `warm`", f"{view.extended}, features and distance columns", got))
+    first = view.unfold(earlier.weights[0], earlier.biases[0])
+    layers = [first, *zip(earlier.weights[1:], earlier.biases[1:], strict=True)]
+    for (weight, bias), own_weight, own_bias in zip(layers, heads.weights, heads.biases, strict=True):
+        own_weight[:, : weight.shape[1]] = weight.to(own_weight)
+        own_bias[:, : bias.shape[1]] = bias.to(own_bias)
+
+
+def warm_epochs(recipe: Recipe, samples: int) -> int:
+    """Return the passes of a fit that starts from fitted heads: a tenth of the others, but at least one."""
+    steps = max(samples // recipe.batch_size, 1)
+    return max(round(WARM_SHARE * epochs_of(recipe, steps)), 1)
+
+
 def _check_targets(targets: Tensor, samples: int, recipe: Recipe, classes: int | None) -> tuple[Tensor, Task]:
     """Return targets as a vector, with what they are targets of."""
     if classes is not None:
         check_positive_integer("classes", classes)
     if not isinstance(targets, Tensor):
         raise DataError(expected("targets", "a tensor", type(targets).__name__))
-    return KINDS[recipe.task].from_targets(targets, samples, recipe, classes)
+    return KINDS[recipe.task].from_targets(comparable(targets), samples, recipe, classes)

@@ -62,7 +62,7 @@ def optimise(
             epoch.
     """
     steps = max(data.size // recipe.batch_size, 1)
-    epochs = recipe.epochs or max(MIN_EPOCHS, math.ceil(MIN_STEPS / steps))
+    epochs = epochs_of(recipe, steps)
     pool = Pool(data.x, data.y, data.prepare, recipe.batch_size)
     data = replace(data, x=pool.x, y=pool.y, prepare=identity, samples=data.size)
     kind = ClosedFormStep if not autograd and has_closed_form(particles) else AutogradStep
@@ -70,6 +70,11 @@ def optimise(
         stepper = kind(particles, data, recipe)  # pyright: ignore[reportArgumentType]
         loop = _FitLoop(stepper, particles.count, pool, data, recipe, steps, steps * epochs)
         return _run(particles, loop, epochs, progress)
+
+
+def epochs_of(recipe: Recipe, steps: int) -> int:
+    """Return the number of passes over data of this many steps."""
+    return recipe.epochs or max(MIN_EPOCHS, math.ceil(MIN_STEPS / steps))
 
 
 def _run(particles: Particles, loop: _FitLoop, epochs: int, progress: bool) -> tuple[Epoch, ...]:

@@ -90,3 +90,20 @@ class Scaling:
             folded += weight[..., self.kept :] @ self.axes.cpu().double().T
         folded /= scale
         return folded, bias.cpu().double() - folded @ self.shift.cpu().double()
+
+    def unfold(self, weight: Float[Tensor, "n o d"], bias: Float[Tensor, "n o"]) -> tuple[Tensor, Tensor]:
+        """Return weights and biases for features as heads are fitted on, the smallest of those that `fold` takes here.
+
+        With `M = [I; A^T]` the map from a head's weights to those of scaled features, `w M^+` for folded `w`.
+        """
+        scale = self.scale.cpu().double()
+        weight = weight.cpu().double()
+        found = bias.cpu().double() + weight @ self.shift.cpu().double()
+        scaled = weight * torch.where(scale.isfinite(), scale, 0.0)
+        if self.axes is None:
+            return scaled, found
+        axes = self.axes.cpu().double()
+        gram = axes @ axes.T  # M^T M, of scaled features
+        gram.diagonal()[: self.kept] += 1.0
+        inner = scaled @ torch.linalg.pinv(gram, hermitian=True)
+        return torch.cat([inner[..., : self.kept], inner @ axes], dim=-1), found

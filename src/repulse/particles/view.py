@@ -75,6 +75,19 @@ class View:
         own = weight[..., width:].cpu().double() @ self.axes.cpu().double().T
         return torch.cat([folded, own], dim=-1), bias - own @ self.shift.cpu().double()
 
+    def unfold(self, weight: Float[Tensor, "n o e"], bias: Float[Tensor, "n o"]) -> tuple[Tensor, Tensor]:
+        """Return weights and biases for what heads are fitted on, from folded ones: the inverse of `fold`.
+
+        Folded weights of another view are matched as closely as least squares can, with the smallest weights that do.
+        """
+        width = len(self.scaling.shift)
+        own, found = self.scaling.unfold(weight[..., :width], bias)
+        if self.shift is None or self.axes is None:
+            return own, found
+        distances = weight[..., width:].cpu().double()
+        found = found + distances @ self.shift.cpu().double()
+        return torch.cat([own, distances @ torch.linalg.pinv(self.axes.cpu().double()).T], dim=-1), found
+
 
 def _moments(distances: DistanceColumns, features: Tensor) -> tuple[Float[Tensor, " m"], Float[Tensor, "m m"]]:
     """Compute mean and covariance of the distance columns, of which nothing but sums is kept."""

@@ -1,0 +1,224 @@
+"""Which labels to look at again: probably wrong, ambiguous, out-of-distribution, or copies of each other.
+
+Every input gets the probability of its own label from two witnesses: the ensemble, and its nearest neighbours in
+whitened features. A label is suspect where both give it little,
+
+    quality(x, y) = sqrt(p(y | x) q(y | x)),     q(y | x) = (hits of y among k neighbours + prior of y) / (k + 1),
+
+and wrong, in all probability, where another class is at least as probable as that class usually is for inputs that
+carry its label (the thresholds of confident learning, Northcutt et al., 2021). Neighbours are a second opinion because
+heads that were fitted to a wrong label give it some probability; its neighbours do not.
+"""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from repulse._mapped import row_chunks
+from repulse.backbone.features import compute_features
+from repulse.errors import DataError, expected
+from repulse.evaluation.page import Page, Section
+from repulse.kept import KeptFeatures
+from repulse.particles.heads import Heads
+from repulse.prediction import ClassPrediction, Prediction
+
+if TYPE_CHECKING:
+    from repulse.ensemble import Ensemble
+
+NEIGHBOURS = 20
+"""Neighbours that are asked."""
+
+FLAGGED = 0.95
+"""Quantile of what is usual, above which an input is ambiguous (aleatoric) or out-of-distribution (epistemic)."""
+
+COPY = 1e-3
+"""Distance relative to the usual one, up to which two inputs are copies."""
+
+MAX_ROWS = 2000
+"""Inputs whose neighbours are searched at once."""
+
+
+@dataclass(frozen=True, eq=False)
+class Audit:
+    """What was found about each input, in the order of the data.
+
+    Attributes:
+        targets: labels.
+        labels: what the ensemble predicts.
+        quality: of the labels, from 0 (surely wrong) to 1.
+        mislabelled: whether the label is wrong in all probability.
+        ambiguous: whether all heads doubt.
+        foreign: whether the heads disagree.
+        copy_of: index of the nearest other input if it is a copy, -1 otherwise.
+        class_names: names of the classes, if they are known.
+    """
+
+    targets: Int[Tensor, " N"]
+    labels: Int[Tensor, " N"]
+    quality: Float[Tensor, " N"]
+    mislabelled: Bool[Tensor, " N"]
+    ambiguous: Bool[Tensor, " N"]
+    foreign: Bool[Tensor, " N"]
+    copy_of: Int[Tensor, " N"]
+    class_names: tuple[str, ...] | None = None
+
+    def __len__(self) -> int:
+        return len(self.targets)
+
+    @property
+    def order(self) -> Int[Tensor, " N"]:
+        """Indices of all inputs, the most suspect label first."""
+        return self.quality.argsort(stable=True)
+
+    def name(self, label: int) -> str:
+        """Return the name of a class."""
+        return str(label) if self.class_names is None else self.class_names[label]
+
+    def rows(self, most: int = 20) -> Iterator[tuple[int, str, str, float, str]]:
+        """Iterate over the most suspect inputs: index, label, prediction, quality of the label, findings in words."""
+        words = {"mislabelled": self.mislabelled, "ambiguous": self.ambiguous, "foreign": self.foreign}
+        for i in self.order[:most].tolist():
+            found = [name for name, flags in words.items() if flags[i]]
+            found += [f"copy of {int(self.copy_of[i])}"] if self.copy_of[i] >= 0 else []
+            yield (
+                i,
+                self.name(int(self.targets[i])),
+                self.name(int(self.labels[i])),
+                float(self.quality[i]),
+                ", ".join(found),
+            )
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """How many inputs have which finding."""
+        return {
+            "inputs": len(self),
+            "mislabelled": int(self.mislabelled.sum()),
+            "ambiguous": int(self.ambiguous.sum()),
+            "foreign": int(self.foreign.sum()),
+            "copies": int((self.copy_of >= 0).sum()),
+        }
+
+    def __str__(self) -> str:
+        lines = [", ".join(f"{count:,} {name}" for name, count in self.counts.items())]
+        lines += [f"{'index':>8}  {'label':<16}{'predicted':<16}{'quality':>8}  found"]
+        lines += [
+            f"{i:>8}  {label[:15]:<16}{guess[:15]:<16}{q:>8.3f}  {found}" for i, label, guess, q, found in self.rows()
+        ]
+        return "\n".join(lines)
+
+    def table(self, most: int = 100) -> str:
+        """Return the most suspect inputs as an HTML table."""
+        head = "<tr><th>index</th><th>label</th><th>predicted</th><th>quality</th><th>found</th></tr>"
+        cells = "".join(
+            f"<tr><td>{i}</td><td>{html.escape(label)}</td><td>{html.escape(guess)}</td><td>{q:.3f}</td><td>{found}</td></tr>"
+            for i, label, guess, q, found in self.rows(most)
+        )
+        return f"<table>{head}{cells}</table>"
+
+    def _repr_html_(self) -> str:
+        return f"<p>{html.escape(str(self).splitlines()[0])}</p>{self.table(20)}"
+
+    def page(self, path: str | Path, most: int = 200) -> Path:
+        """Write one page with the counts and the most suspect inputs."""
+        lead = f"{self.counts['mislabelled']:,} of {len(self):,} labels are wrong in all probability."
+        sections = [
+            Section("Findings", [str(self).splitlines()[0]]),
+            Section("Look at these first", table=self.table(most)),
+        ]
+        return Page("Audit of the labels", lead, sections).write(path)
+
+
+@torch.no_grad()
+def audit(ensemble: Ensemble, data: Iterable[Any] | None = None, *, progress: bool = True) -> Audit:
+    """Judge the labels of data: training data or any other.
+
+    Args:
+        ensemble: a classifier, made by `retrofit`, or saved with `features=True`.
+        data: batches of `(inputs, targets)`; the training data itself, from its kept features, if not given.
+        progress: show a bar when the pass of the network takes more than two seconds.
+    """
+    kept, heads = ensemble.required_features("audit"), ensemble.heads
+    if heads.task.class_count is None or heads.task.kind != "classification":
+        raise DataError(expected("ensemble", "a classifier", f"{heads.task}"))
+    features, targets = kept.train, kept.targets
+    if data is not None:
+        device = next(heads.parameters()).device
+        found = compute_features(ensemble.backbone, data, None, device=device, progress=progress)
+        features, targets = found.train, found.targets
+        if targets.ndim != 1 or int(targets.min()) < 0 or int(targets.max()) >= heads.task.class_count:
+            wanted = f"class indices from 0 to {heads.task.class_count - 1}, one per input"
+            raise DataError(expected("targets", wanted, f"{targets.dtype} of shape {tuple(targets.shape)}"))
+    prediction = Prediction.cat([heads.predict(part.float()).cpu() for part in row_chunks(features)])
+    assert isinstance(prediction, ClassPrediction)
+    targets = targets.cpu().long()
+    own = data is None
+    near, distances = _neighbours(features, kept, heads, own)
+    witness = _neighbour_probability(near, kept.targets.cpu(), targets, heads.task.class_count)
+    chosen = prediction.probs.gather(1, targets.unsqueeze(1)).squeeze(1)
+    usual = _usual(prediction if own else None, heads, kept)
+    copies = torch.where(distances <= COPY, near[:, 0], -1) if own else torch.full_like(targets, -1)
+    return Audit(
+        targets,
+        prediction.labels,
+        (chosen * witness).sqrt(),
+        _confidently_wrong(prediction.probs, targets),
+        prediction.aleatoric > usual.aleatoric.quantile(FLAGGED),
+        prediction.epistemic > usual.epistemic.quantile(FLAGGED),
+        copies,
+        ensemble.class_names,
+    )
+
+
+def _confidently_wrong(probs: Float[Tensor, "N K"], targets: Int[Tensor, " N"]) -> Bool[Tensor, " N"]:
+    """Return where another class is at least as probable as it is, on average, for inputs that carry its label."""
+    totals = torch.zeros(probs.shape[1]).index_add_(0, targets, probs.gather(1, targets.unsqueeze(1)).squeeze(1))
+    counts = targets.bincount(minlength=probs.shape[1])
+    thresholds = torch.where(counts > 0, totals / counts.clamp_min(1), torch.inf)
+    best = torch.where(probs >= thresholds, probs, -1.0).max(dim=1)
+    return (best.values > 0) & (best.indices != targets)
+
+
+def _neighbours(features: Tensor, kept: KeptFeatures, heads: Heads, own: bool) -> tuple[Tensor, Tensor]:
+    """Return indices of the nearest training inputs, and the relative distance of the first; of its own row, none."""
+    from repulse.decide.neighbours import Neighbours
+
+    search = Neighbours.of(kept, heads)
+    k = min(NEIGHBOURS + own, len(kept.train))
+    indices, nearest = [], []
+    for begin in range(0, len(features), MAX_ROWS):
+        rows = features[begin : begin + MAX_ROWS].float()
+        _, found = search.nearest(rows, k)
+        if own:
+            itself = found == torch.arange(begin, begin + len(found)).unsqueeze(1).to(found)
+            itself[:, -1] |= ~itself.any(dim=1)  # among many copies it may not be listed: leave out the last
+            found = found[~itself].view(len(found), -1)
+        indices.append(found)
+        away = search.whitened(rows - kept.train[found[:, 0]].float())  # exactly zero for copies
+        nearest.append(away.norm(dim=1) / search.usual)
+    return torch.cat(indices).cpu(), torch.cat(nearest).cpu()
+
+
+def _neighbour_probability(
+    near: Int[Tensor, "N k"], labels: Int[Tensor, " M"], targets: Int[Tensor, " N"], classes: int
+) -> Float[Tensor, " N"]:
+    """Return the share of neighbours with the same label, drawn towards how frequent that label is."""
+    prior = labels.bincount(minlength=classes).float() / len(labels)
+    hits = (labels[near] == targets.unsqueeze(1)).sum(dim=1)
+    return (hits + prior[targets]) / (near.shape[1] + 1)
+
+
+def _usual(own: ClassPrediction | None, heads: Heads, kept: KeptFeatures) -> Prediction:
+    """Return predictions of data that is known to be ordinary: validation data, or the training data."""
+    if kept.validation is None and own is not None:
+        return own
+    rows = kept.train if kept.validation is None else kept.validation
+    return Prediction.cat([heads.predict(part.float()).cpu() for part in row_chunks(rows)])

@@ -1,0 +1,330 @@
+"""Reasons for a doubt that are exact, not saliency: who disagrees, over what, because of which features.
+
+>>> import torch, repulse
+>>> network = torch.nn.Sequential(torch.nn.Linear(2, 16), torch.nn.ReLU(), torch.nn.Linear(16, 3))
+>>> batches = [(torch.randn(64, 2), torch.randint(3, (64,))) for _ in range(4)]
+>>> ensemble = repulse.retrofit(network, batches, progress=False)
+>>> reason = ensemble.why(torch.tensor([9.0, -9.0]))
+>>> abs(sum(reason.shares.values()) - 1) < 1e-5
+True
+"""
+
+from __future__ import annotations
+
+import html
+import weakref
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from repulse._mapped import read_blocks, row_chunks
+from repulse.backbone.batches import inputs_of, to_device
+from repulse.decide.ledger import CONSTANT, blocks_of, ledger
+from repulse.decide.neighbours import Neighbours
+from repulse.errors import BackboneError, DataError, check_positive_integer, expected
+from repulse.kept import KeptFeatures
+from repulse.particles.centred import CentredHeads
+from repulse.prediction import ClassPrediction, Prediction, RegressionPrediction
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from repulse.ensemble import Ensemble
+
+MAX_USUAL = 5000
+"""Training inputs whose epistemic uncertainty says what is usual, at most."""
+
+FAR = 1.5
+"""Times the usual distance, from which on the nearest training input is worth a word."""
+
+
+@dataclass(frozen=True)
+class Neighbour:
+    """A training input near the one in question.
+
+    Attributes:
+        index: into the training data, in the order in which it was read.
+        target: its label, or its number for regression.
+        distance: in whitened features, relative to the usual distance to the nearest training input.
+    """
+
+    index: int
+    target: str | float
+    distance: float
+
+
+@dataclass(frozen=True)
+class Axis:
+    """A principal axis of the training data along which the input leaves it.
+
+    Attributes:
+        number: 1 for the axis of the largest variance.
+        deviations: how far from the mean, in standard deviations.
+        share: of the squared distance from the mean.
+    """
+
+    number: int
+    deviations: float
+    share: float
+
+
+@dataclass(frozen=True)
+class Reason:
+    """Why an ensemble is in doubt about one input.
+
+    Attributes:
+        label: what it predicts: the name of a class, or a number.
+        confidence: probability of that class; None for regression.
+        aleatoric: uncertainty that the heads share.
+        epistemic: uncertainty from disagreement.
+        usual: share of the training data with less epistemic uncertainty; None if its features are not at hand.
+        votes: how many heads prefer which class, most first; empty for regression.
+        shares: of each block of features in the disagreement; they sum to one. Empty for heads with hidden layers.
+        axes: principal axes along which the input is furthest from the data, furthest first.
+        nearest: training inputs, nearest first; empty if their features are not at hand.
+        repelled: share of repulsion samples among the nearest of equally many of them and training inputs.
+    """
+
+    label: str | float
+    confidence: float | None
+    aleatoric: float
+    epistemic: float
+    usual: float | None
+    votes: dict[str, int]
+    shares: dict[str, float]
+    axes: tuple[Axis, ...]
+    nearest: tuple[Neighbour, ...]
+    repelled: float | None
+
+    @property
+    def text(self) -> str:
+        """One line for a log."""
+        sure = "" if self.confidence is None else f" ({self.confidence:.0%})"
+        label = self.label if isinstance(self.label, str) else f"{self.label:.4g}"
+        parts = [f"{label}{sure}, epistemic {self.epistemic:.3g}"]
+        if self.usual is not None and self.usual > 0.5:
+            parts[0] += f", more than on {self.usual:.0%} of the training data"
+        if len(self.votes) > 1:
+            parts.append("heads split " + "/".join(f"{name} {count}" for name, count in self.votes.items()))
+        ranked = sorted(((share, name) for name, share in self.shares.items() if name != CONSTANT), reverse=True)
+        if ranked and ranked[0][0] > 0:
+            parts.append(f"{ranked[0][0]:.0%} of the disagreement from {ranked[0][1]}")
+        if self.nearest and self.nearest[0].distance >= FAR:
+            parts.append(f"the nearest training input is {self.nearest[0].distance:.1f} times further than usual")
+        if self.repelled is not None and self.repelled >= 0.5:
+            parts.append(f"{self.repelled:.0%} of its neighbours are repulsion samples")
+        return "; ".join(parts)
+
+    def __str__(self) -> str:
+        return self.text
+
+    def plot(self, image: Any = None, training: Any = None) -> Figure:
+        """Draw the reasons.
+
+        Args:
+            image: the input, as an array `(C, H, W)` or `(H, W)`, to be drawn next to them.
+            training: the training data set, indexable, to draw the nearest images of.
+        """
+        from repulse.decide.why_plot import plot
+
+        return plot(self, image, training)
+
+    def _repr_html_(self) -> str:
+        rows = [*self.votes.items(), *((name, f"{share:.0%}") for name, share in self.shares.items())]
+        rows += [(f"training input {n.index} ({n.target})", f"{n.distance:.2f} x usual") for n in self.nearest]
+        cells = "".join(f"<tr><td>{html.escape(str(a))}</td><td>{html.escape(str(b))}</td></tr>" for a, b in rows)
+        return f"<p>{html.escape(self.text)}</p><table>{cells}</table>"
+
+
+class Reasons(Sequence[Reason]):
+    """The reasons of a batch, one for each input."""
+
+    def __init__(self, reasons: Sequence[Reason]) -> None:
+        self._reasons = tuple(reasons)
+
+    def __getitem__(self, index: Any) -> Any:
+        found = self._reasons[index]
+        return Reasons(found) if isinstance(index, slice) else found
+
+    def __len__(self) -> int:
+        return len(self._reasons)
+
+    @property
+    def text(self) -> str:
+        """A line per input."""
+        return "\n".join(reason.text for reason in self._reasons)
+
+    def __str__(self) -> str:
+        return self.text
+
+    def __repr__(self) -> str:
+        return f"Reasons({len(self)} inputs)"
+
+    def _repr_html_(self) -> str:
+        return "<ol start='0'>" + "".join(f"<li>{html.escape(r.text)}</li>" for r in self._reasons) + "</ol>"
+
+
+@torch.no_grad()
+def why(ensemble: Ensemble, x: Any, *, nearest: int = 5, axes: int = 5) -> Reason | Reasons:
+    """Explain the doubt about one input, or about each of a batch.
+
+    Args:
+        ensemble: what predicts.
+        x: a batch as `predict` takes it, or one input of it (a tensor without its batch axis).
+        nearest: how many training inputs to name.
+        axes: how many principal axes to name.
+
+    Returns:
+        A `Reason` for one input, `Reasons` for a batch.
+    """
+    check_positive_integer("nearest", nearest)
+    check_positive_integer("axes", axes)
+    features, alone = _features(ensemble, x)
+    prediction = ensemble.heads.predict(features)
+    if prediction.epistemic.ndim != 1 or not isinstance(prediction, ClassPrediction | RegressionPrediction):
+        raise DataError(expected("ensemble", "one that predicts one label or one number", f"{ensemble.heads.task}"))
+    found = _Found(ensemble, features, prediction)
+    shares, where = found.shares(), found.axes(axes)
+    near, repelled, usual = found.nearest(nearest), found.repelled(), found.usual()
+    reasons = []
+    for i in range(len(features)):
+        label, confidence, votes = found.opinion(i)
+        reasons.append(
+            Reason(
+                label,
+                confidence,
+                float(prediction.aleatoric[i]),
+                float(prediction.epistemic[i]),
+                None if usual is None else float(usual[i]),
+                votes,
+                shares[i],
+                where[i],
+                near[i],
+                None if repelled is None else float(repelled[i]),
+            )
+        )
+    return reasons[0] if alone else Reasons(reasons)
+
+
+def _features(ensemble: Ensemble, x: Any) -> tuple[Float[Tensor, "B d"], bool]:
+    """Return features, and whether `x` was one input without its batch axis."""
+    backbone, device = ensemble.backbone, next(ensemble.heads.parameters()).device
+    inputs = to_device(x if isinstance(x, Tensor) else inputs_of(x, "x", several=backbone.several), device)
+    try:
+        features = backbone.run(inputs)
+        if features.ndim == 2 and (not isinstance(x, Tensor) or len(features) == len(x)):
+            return features, False
+        failure: Exception = DataError(expected("x", "a batch, or one input of it", f"shape {tuple(inputs.shape)}"))
+    except (RuntimeError, ValueError, IndexError, BackboneError) as reason:
+        failure = reason
+    if isinstance(inputs, Tensor):
+        try:
+            return backbone.run(inputs.unsqueeze(0)), True
+        except (RuntimeError, ValueError, IndexError, BackboneError):
+            pass
+    got = " ".join(str(failure).split())
+    raise DataError(expected("x", "a batch that the network takes, or one input of it", got)) from failure
+
+
+_PREPARED: weakref.WeakKeyDictionary[KeptFeatures, Neighbours] = weakref.WeakKeyDictionary()
+
+
+@dataclass(frozen=True, eq=False)
+class _Found:
+    """A batch in question: its features and predictions."""
+
+    ensemble: Ensemble
+    features: Float[Tensor, "B d"]
+    prediction: Prediction
+
+    def opinion(self, i: int) -> tuple[str | float, float | None, dict[str, int]]:
+        """Return what is predicted, with which probability, and which classes the heads prefer."""
+        if not isinstance(self.prediction, ClassPrediction):
+            return float(self.prediction.mean[i]), None, {}  # pyright: ignore[reportAttributeAccessIssue]
+        one = self.prediction[i]
+        votes = one.log_probs[:, 0].argmax(dim=-1).bincount()
+        ranked = sorted(((int(count), k) for k, count in enumerate(votes.tolist()) if count), reverse=True)
+        return (
+            self._name(int(one.labels[0])),
+            float(one.confidence[0]),
+            {self._name(k): count for count, k in ranked},
+        )
+
+    def _name(self, label: int) -> str:
+        names = self.ensemble.class_names
+        return f"class {label}" if names is None else names[label]
+
+    def shares(self) -> list[dict[str, float]]:
+        """Return the share of each block in the disagreement."""
+        heads, kept = self.ensemble.heads, self.ensemble.kept
+        if len(heads.weights) > 1 or heads.count == 1:
+            return [{} for _ in self.features]
+        reference = None
+        if not isinstance(heads, CentredHeads) and kept is not None:
+            reference = torch.stack([part.double().sum(dim=0) for part in row_chunks(kept.train)]).sum(dim=0)
+            reference = reference / len(kept.train)
+        found = ledger(heads, blocks_of(self.ensemble.backbone, heads), self.features, reference)
+        return [dict(zip(found.names, row, strict=True)) for row in found.shares.tolist()]
+
+    def axes(self, count: int) -> list[tuple[Axis, ...]]:
+        """Return the principal axes along which inputs are furthest from the data."""
+        heads = self.ensemble.heads
+        if not isinstance(heads, CentredHeads):
+            return [() for _ in self.features]
+        end = int(heads.distance_ends[heads.bands - 1])
+        away = ((self.features.float() - heads.distance_shift) / heads.distance_scale) @ heads.distance_axes[:, :end]
+        squares = away.square()
+        top = squares.topk(min(count, end), dim=1)
+        whole = squares.sum(dim=1, keepdim=True).clamp_min(1e-30)
+        return [
+            tuple(
+                Axis(k + 1, float(away[i, k]), share)
+                for k, share in zip(top.indices[i].tolist(), (top.values[i] / whole[i]).tolist(), strict=True)
+            )
+            for i in range(len(away))
+        ]
+
+    @property
+    def _neighbours(self) -> Neighbours | None:
+        kept = self.ensemble.kept
+        if kept is None:
+            return None
+        if kept not in _PREPARED:
+            _PREPARED[kept] = Neighbours.of(kept, self.ensemble.heads)
+        return _PREPARED[kept]
+
+    def nearest(self, count: int) -> list[tuple[Neighbour, ...]]:
+        """Return the nearest training inputs."""
+        neighbours, kept = self._neighbours, self.ensemble.kept
+        if neighbours is None or kept is None:
+            return [() for _ in self.features]
+        distances, indices = neighbours.nearest(self.features, min(count, len(kept.train)))
+        classes = isinstance(self.prediction, ClassPrediction)
+
+        def each(i: int) -> Iterator[Neighbour]:
+            for index, distance in zip(indices[i].tolist(), (distances[i] / neighbours.usual).tolist(), strict=True):
+                target = kept.targets[index]
+                yield Neighbour(index, self._name(int(target)) if classes else float(target), distance)
+
+        return [tuple(each(i)) for i in range(len(self.features))]
+
+    def repelled(self) -> Tensor | None:
+        """Return whether inputs look like the repulsion samples."""
+        neighbours = self._neighbours
+        return None if neighbours is None else neighbours.repelled_share(self.features)
+
+    def usual(self) -> Tensor | None:
+        """Return the share of the training data with less epistemic uncertainty."""
+        kept = self.ensemble.kept
+        if kept is None:
+            return None
+        if "_epistemic" not in vars(kept):
+            rows = read_blocks(kept.train, range(0, len(kept.train), -(-len(kept.train) // MAX_USUAL)), 1)
+            found = torch.cat([self.ensemble.heads.predict(part.float()).epistemic for part in row_chunks(rows)])
+            vars(kept)["_epistemic"] = found.sort().values
+        known = vars(kept)["_epistemic"]
+        return torch.searchsorted(known, self.prediction.epistemic.contiguous()).float() / len(known)

@@ -1,0 +1,139 @@
+"""Updates start from fitted heads and use kept features; forgetting is a fit without what is gone."""
+
+import warnings
+
+import pytest
+import torch
+
+import repulse
+from models import normal, trained_perceptron
+from repulse.errors import CheckpointError, DataError
+from repulse.particles.fit import warm_epochs
+from repulse.particles.view import View
+
+QUICK = repulse.Recipe(epochs=3, heads=4)
+
+
+def labelled(count, seed, classes=3):
+    x = normal(count, 4, seed=seed)
+    y = (x[:, 0] > 0).long() + (x[:, 1] > 0).long()
+    if classes == 4:
+        x[::3] += 6
+        y[::3] = 3
+    return [(x[i : i + 20], y[i : i + 20]) for i in range(0, count, 20)]
+
+
+@pytest.fixture(scope="module")
+def ensemble():
+    data = labelled(80, 0)
+    network = trained_perceptron(*map(torch.cat, zip(*data, strict=True)), outputs=3)
+    return repulse.retrofit(network, data, validation=labelled(60, 1), recipe=QUICK, progress=False)
+
+
+@pytest.mark.parametrize("whiten", [True, False])
+def test_unfolding_undoes_folding(whiten):
+    """Whatever heads compute on the view, unfolded weights compute on it too."""
+    features = normal(40, 5).double()
+    view = View.of(features, 2, repulse.Recipe(whiten=whiten, distances=whiten), 0.3)
+    weight, bias = normal(2, 3, view.columns, seed=1).double(), normal(2, 3, seed=2).double()
+    again = view.unfold(*view.fold(weight, bias))
+    seen = view(normal(7, 5, seed=3).double()).double()
+    expected = torch.einsum("noc,bc->nbo", weight, seen) + bias.unsqueeze(1)
+    torch.testing.assert_close(torch.einsum("noc,bc->nbo", again[0], seen) + again[1].unsqueeze(1), expected)
+    assert again[0].norm() <= weight.norm() * (1 + 1e-9)
+
+
+def test_new_data_joins_what_was_kept_and_the_old_ensemble_stays(ensemble):
+    before = ensemble.predict(normal(5, 4, seed=9)).probs.clone()
+    made = ensemble.update(labelled(40, 2), progress=False)
+    assert len(made.kept.train) == 120
+    torch.testing.assert_close(made.kept.train[:80], ensemble.kept.train)
+    assert torch.equal(ensemble.predict(normal(5, 4, seed=9)).probs, before)
+    assert made.recipe == ensemble.recipe
+    assert made.summary().data == "validation"
+
+
+def test_only_new_inputs_go_through_the_network(ensemble):
+    seen = []
+    handle = ensemble.model.register_forward_hook(lambda _, inputs, __: seen.append(len(inputs[0])))
+    try:
+        ensemble.update(labelled(40, 2), progress=False)
+    finally:
+        handle.remove()
+    assert sum(seen) == 40
+
+
+def test_a_warm_fit_without_steps_to_take_begins_where_the_old_heads_were(ensemble):
+    recipe = ensemble.recipe.replace(lr=1e-12, tap_scale=ensemble.recipe.tap_scale)
+    heads = ensemble.kept.fit(ensemble.backbone, recipe, warm=ensemble.heads, progress=False)
+    x = ensemble.backbone(normal(6, 4, seed=4)).detach()
+    here, before = heads.raw_outputs(_columns(heads, x)), ensemble.heads.raw_outputs(_columns(heads, x))
+    torch.testing.assert_close(here, before, rtol=1e-3, atol=1e-3)
+
+
+def _columns(heads, x):
+    return torch.cat([x, heads.distances(x)], dim=1)
+
+
+def test_a_warm_fit_is_a_tenth_as_long():
+    assert warm_epochs(repulse.Recipe(epochs=30), 1000) == 3
+    assert warm_epochs(repulse.Recipe(epochs=2), 1000) == 1
+    assert warm_epochs(repulse.Recipe(), 50_000) == 1  # of 6
+
+
+def test_new_classes_get_outputs_and_names(ensemble):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # heads that were fitted briefly are worse than the network
+        made = ensemble.update(labelled(60, 3, classes=4), class_names=["a", "b", "c", "d"], progress=False)
+    p = made.predict(normal(5, 4) + 6)
+    assert p.probs.shape == (5, 4)
+    assert made.class_names == ("a", "b", "c", "d")
+    with pytest.raises(DataError, match="without gaps"):
+        ensemble.update([(normal(4, 4), torch.tensor([0, 1, 2, 5]))], progress=False)
+
+
+def test_inputs_marked_as_foreign_are_repelled_on(ensemble):
+    marked = normal(6, 4) + torch.tensor([0.0, 0.0, 9.0, 0.0])
+    made = ensemble.update(foreign=marked, progress=False)
+    old, new = len(ensemble.kept.repulsion), len(made.kept.repulsion)
+    assert (new - old) / new == pytest.approx(0.2, abs=0.02)
+    features = ensemble.backbone(marked).detach()
+    torch.testing.assert_close(made.kept.repulsion[old : old + 6], features, rtol=1e-4, atol=1e-5)
+
+
+def test_forgetting_is_the_fit_without_them_bit_for_bit(ensemble):
+    grown = ensemble.update(labelled(40, 2), progress=False)
+    back = grown.forget(range(80, 120), progress=False)
+    x = normal(9, 4, seed=7)
+    assert torch.equal(back.predict(x).probs, ensemble.predict(x).probs)
+    assert torch.equal(back.predict(x).epistemic, ensemble.predict(x).epistemic)
+
+
+@pytest.mark.parametrize("indices", [[], [80], [-1], torch.tensor([0.5]), torch.tensor([[1]]), list(range(80))])
+def test_indices_that_make_no_sense_are_refused(ensemble, indices):
+    with pytest.raises(DataError, match="Expected `indices`"):
+        ensemble.forget(indices, progress=False)
+
+
+def test_kept_features_are_saved_if_asked_and_checked_when_read(ensemble, tmp_path):
+    folder = ensemble.save(tmp_path / "heads", features=True)
+    loaded = repulse.load(folder, ensemble.model)
+    assert torch.equal(loaded.kept.train, ensemble.kept.train)
+    loaded.save(folder)  # into the folder that they came from: they stay
+    made = loaded.update(labelled(20, 5), progress=False)
+    assert len(made.kept.train) == 100
+    file = next(folder.glob("features-*"))
+    content = bytearray(file.read_bytes())
+    content[-3] ^= 1
+    file.write_bytes(content)
+    with pytest.raises(CheckpointError, match="changed since"):
+        repulse.load(folder, ensemble.model).update(labelled(20, 5), progress=False)
+    ensemble.save(folder)
+    assert not list(folder.glob("features-*"))
+    with pytest.raises(DataError, match="features=True"):
+        repulse.load(folder, ensemble.model).forget([0])
+
+
+def test_nothing_to_learn_is_refused(ensemble):
+    with pytest.raises(DataError, match="neither"):
+        ensemble.update()

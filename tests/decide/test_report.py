@@ -1,0 +1,67 @@
+"""The page of a gate: its numbers are those of the decisions, and it holds everything it shows."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from repulse import Recipe, retrofit
+from repulse.repulsion import UniformBox
+
+pytestmark = pytest.mark.filterwarnings("ignore::repulse.FitWarning")
+
+
+def images(count, seed):
+    return torch.rand(count, 3, 8, 8, generator=torch.Generator().manual_seed(seed))
+
+
+@pytest.fixture(scope="module")
+def ensemble():
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(16, 3))
+    data = [(images(64, 0), torch.arange(64) % 3)]
+    return retrofit(model, data, repulsion=UniformBox(-1, 2), recipe=Recipe(epochs=2, heads=3), progress=False)
+
+
+def labelled(ensemble, seed):
+    x = images(300, seed)
+    return x, ensemble.predict(x).labels
+
+
+def test_the_page_tells_what_was_promised_and_what_was_done(ensemble, tmp_path):
+    gate = ensemble.gate(labelled(ensemble, 1), risk=0.1)
+    (x, y), outside = labelled(ensemble, 2), 5 * images(40, 3)
+    y = torch.where(torch.arange(300) < 6, (y + 1) % 3, y)
+    found = gate.report((x, y), {"bright <things>": outside}, path=tmp_path / "gate.html")
+    d, o = gate(x), gate(outside)
+    assert found.realised["false_alarms"] == pytest.approx(float(d.foreign.double().mean()))
+    assert found.realised["coverage"] == pytest.approx(float(d.accepted.double().mean()))
+    assert found.realised["error"] == pytest.approx(float((d.labels != y)[d.accepted].double().mean()))
+    assert found.realised["missed"] == pytest.approx(float((~d.sets[torch.arange(300), y]).double().mean()))
+    assert found.flagged["bright <things>"]["foreign"] == pytest.approx(float(o.foreign.double().mean()))
+    low, high = found.intervals["error"]
+    assert low <= found.realised["error"] <= high
+    text = (tmp_path / "gate.html").read_text()
+    assert "bright &lt;things&gt;" in text
+    assert "<things>" not in text
+    assert text.count("<img") >= 10
+    assert "default-src 'none'" in text  # nothing is loaded from elsewhere
+    assert f"{found.realised['false_alarms']:.2%}" in text
+
+
+def test_numbers_and_rows_have_a_page_too():
+    made = torch.Generator().manual_seed(0)
+    x = torch.randn(300, 3, generator=made)
+    y = x[:, 0] + 0.1 * torch.randn(300, generator=made)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(3, 8), nn.Tanh(), nn.Linear(8, 1))
+    recipe = Recipe(task="regression", epochs=2, heads=3)
+    ensemble = retrofit(model, [(x[:50], y[:50])], repulsion=UniformBox(-3, 3), recipe=recipe, progress=False)
+    found = ensemble.gate((x[50:200], y[50:200])).report((x[200:], y[200:]))
+    assert found.realised["coverage"] == pytest.approx(1 - found.realised["false_alarms"])
+    page = found.page.html()
+    assert "width of intervals" in page
+    assert "accept   " in page or "accept  " in page
