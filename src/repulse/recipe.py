@@ -124,6 +124,12 @@ class Recipe:
     synthetic_share: float = 0.5
     seed: int = 0
 
+    def __new__(cls, *_: Any, **settings: Any) -> Recipe:
+        """Refuse a setting that there is none of, before Python does in its own words."""
+        for name in settings:
+            check_choice("a setting of `Recipe`", name, cls.__dataclass_fields__)
+        return super().__new__(cls)
+
     def __post_init__(self) -> None:
         for name in ("heads", "batch_size", "repulsion_batch_size", "repulsion_samples"):
             check_positive_integer(name, getattr(self, name))

@@ -30,6 +30,16 @@ WORDS = {
     "threads": "--threads",
     "engine": "--engine",
     "id": "--test",
+    "test": "--test",
+    "false_alarms": "--false-alarms",
+    "false_alarm": "--false-alarm",
+    "risk": "--risk",
+    "delta": "--delta",
+    "alpha": "--alpha",
+    "sets": "--sets",
+    "by_class": "--by-class",
+    "tolerance": "--tolerance",
+    "window": "--window",
     "Recipe(task='regression')": "--task regression",
 }
 """What the command line calls the arguments of the library."""

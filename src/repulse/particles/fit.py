@@ -10,7 +10,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from repulse._finite import comparable
 from repulse._mapped import row_chunks
+from repulse._modes import without_autocast
 from repulse.errors import (
     DataError,
     FitWarning,
@@ -56,7 +58,8 @@ PRETRAINED_NOISE = 0.1
 """Noise added to copies of a pretrained last layer, relative to the standard deviation of its weights."""
 
 
-@torch.inference_mode(False)  # whatever the caller's mode is
+@torch.inference_mode(False)  # whatever the caller's modes are
+@without_autocast()
 def fit_heads(
     features: Tensor,
     targets: Tensor,
@@ -282,7 +285,7 @@ def _check_validation(
         )
     if not isinstance(targets, Tensor):
         raise DataError(expected("the targets of `validation`", "a tensor", type(targets).__name__))
-    checked = targets
+    targets = checked = comparable(targets)
     if not _is_one_class(targets, len(rows), task):
         checked, task = task.from_targets(targets, len(rows), recipe, task.class_count)
     return rows.detach().to(features.device), checked.to(features.device, task.target_dtype)
@@ -308,6 +311,7 @@ def check_last_layer(start: tuple[Tensor, Tensor], task: Task, penultimate: int)
     return weight, bias
 
 
+@without_autocast()
 def fit_networks(
     networks: Sequence[nn.Module],
     inputs: Tensor,
@@ -336,12 +340,29 @@ def fit_networks(
     if recipe.prior == "function":
         raise DataError(expected("recipe.prior", "'weights' for networks", "'function'"))
     check_values("inputs", inputs)
+    _check_networks(networks, inputs)
     recipe = check_repulsion("repulsion_inputs", repulsion_inputs, inputs, recipe)
     targets, task = _check_targets(targets, len(inputs), recipe, classes)
     particles = Networks(networks, task)
     targets = targets.to(inputs.device, task.target_dtype or inputs.dtype)
     _run(particles, FitData(inputs, targets, repulsion_inputs, identity, task), recipe, progress)
     return particles
+
+
+def _check_networks(networks: Sequence[nn.Module], inputs: Tensor) -> None:
+    """Refuse networks that cannot be trained on these inputs."""
+    if not isinstance(networks, Sequence | nn.ModuleList) or not len(networks):
+        got = type(networks).__name__ if not isinstance(networks, Sequence) else "none"
+        raise DataError(expected("networks", "a list of modules", got))
+    for i, network in enumerate(networks):
+        if not isinstance(network, nn.Module):
+            raise DataError(expected(f"networks[{i}]", "a module", type(network).__name__))
+        trained = [parameter for parameter in network.parameters() if parameter.requires_grad]
+        if not trained:
+            raise DataError(expected(f"networks[{i}]", "a module with parameters that require gradients", "none"))
+        if trained[0].dtype != inputs.dtype or trained[0].device != inputs.device:
+            wanted = f"{trained[0].dtype} on {trained[0].device}, as `networks[{i}]`"
+            raise DataError(expected("inputs", wanted, f"{inputs.dtype} on {inputs.device}"))
 
 
 def _seen(features: Tensor, view: View) -> Tensor:
@@ -444,4 +465,4 @@ def _check_targets(targets: Tensor, samples: int, recipe: Recipe, classes: int |
         check_positive_integer("classes", classes)
     if not isinstance(targets, Tensor):
         raise DataError(expected("targets", "a tensor", type(targets).__name__))
-    return KINDS[recipe.task].from_targets(targets, samples, recipe, classes)
+    return KINDS[recipe.task].from_targets(comparable(targets), samples, recipe, classes)
