@@ -28,7 +28,7 @@ from repulse import FS_RLL_E, LL_E, PAPER_TRAINING, FitWarning, Prediction, Reci
 from repulse.evaluation.table import Column, Table
 from tables import insert
 
-BASE = Recipe(whiten=False)
+BASE = Recipe(whiten=False, centre="heads")
 VARIANTS: dict[str, Recipe] = {
     "**default**": Recipe(),
     "default, layers last": Recipe(layers="last"),

@@ -17,7 +17,9 @@ from torch import nn
 
 import repulse
 from repulse import BackboneError, DataError, NonFiniteLossError, Recipe, RecipeError, RepulsionError
-from repulse.repulsion import DeadLeaves, Mixture, Source, UniformBox
+from repulse.baselines import Energy
+from repulse.baselines.last_layer import LastLayer
+from repulse.repulsion import DeadLeaves, Mixture, PatchShuffle, Source, Swirl, UniformBox
 
 X = torch.randn(40, 4, generator=torch.Generator().manual_seed(0))
 Y = torch.arange(40) % 3
@@ -111,6 +113,11 @@ BAD_FITS = {
     "vector repulsion": ({"repulsion": X[:, 0]}, RepulsionError, ["`repulsion_features`", "(samples, 4)", "(40,)"]),
     "NaN repulsion": ({"repulsion": spoilt(X, 3)}, RepulsionError, ["`repulsion_features`", "finite", "row 3"]),
     "no repulsion": ({"repulsion": X[:0]}, RepulsionError, ["`repulsion_features`", "non-empty", "(0, 4)"]),
+    "a number": ({"features": X[0, 0]}, DataError, ["`features`", "(samples, ...)", "a single number"]),
+    "sparse": ({"features": X.to_sparse()}, DataError, ["`features`", "dense", "`to_dense()`", "sparse_coo"]),
+    "sparse repulsion": ({"repulsion": X.to_sparse()}, RepulsionError, ["`repulsion_features`", "dense"]),
+    "no values": ({"features": X.to("meta")}, DataError, ["`features`", "with values", "meta"]),
+    "a column": ({"targets": Y.unsqueeze(1)}, DataError, ["`targets`", "`targets.squeeze(1)`", "(40, 1)"]),
 }
 
 
@@ -121,7 +128,7 @@ def test_fit_heads_says_what_is_wrong(case):
         fit(**arguments)
 
 
-@pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.int16, torch.int32])
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.uint16, torch.uint32, torch.int8, torch.int16, torch.int32])
 def test_class_indices_of_any_integer_type_will_do(dtype):
     assert torch.equal(fit(targets=Y.to(dtype)).vectors(), fit().vectors())
 
@@ -194,6 +201,15 @@ NAN_TARGETS = {
     "recipe": REGRESSION,
 }
 
+
+class Module:
+    """What a Lightning DataModule looks like."""
+
+    def train_dataloader(self):
+        return BATCHES
+
+
+SAMPLES = [{"input": x, "labels": y} for x, y in zip(X, Y, strict=True)]
 BAD_RETROFITS = {
     "no batches": ({"data": []}, DataError, ["`data`", "at least one batch", "none"]),
     "no batches in a loader": ({"data": EMPTY_LOADER}, DataError, ["`data`", "at least one batch", "none"]),
@@ -257,6 +273,14 @@ BAD_RETROFITS = {
     "None source": ({"repulsion": Returns(lambda b: None)}, RepulsionError, ["Returns()", "a Tensor", "NoneType"]),
     "NaN source": ({"repulsion": Returns(lambda b: b / 0)}, RepulsionError, ["Returns()", "finite"]),
     "in a mixture": ({"repulsion": Mixture([Returns(lambda b: b[:, 1:])])}, RepulsionError, ["Returns()", "(10, 4)"]),
+    "bad device": ({"device": "nowhere"}, BackboneError, ["`device`", "torch has here", "'nowhere'"]),
+    "no such device": ({"device": "cuda:99"}, BackboneError, ["`device`", "torch has here", "'cuda:99'"]),
+    "device of another type": ({"device": 3.5}, BackboneError, ["`device`", "torch has here", "3.5"]),
+    "names in a number": ({"class_names": 3}, DataError, ["`class_names`", "3 strings", "got 3"]),
+    "boolean targets": ({"data": [(X, Y > 0)]}, DataError, ["`targets`", "integer class indices", "torch.bool"]),
+    "a column of targets": ({"data": [(X, Y.view(-1, 1))]}, DataError, ["`targets`", "`targets.squeeze(1)`"]),
+    "a data module": ({"data": Module()}, DataError, ["`data`", "a Module", "`train_dataloader()`"]),
+    "samples, not batches": ({"data": SAMPLES}, DataError, ["batch 0", "a batch", "one sample"]),
 }
 
 
@@ -358,3 +382,63 @@ def test_features_with_a_graph_are_fitted_all_the_same():
     features = torch.randn(40, 4) @ torch.ones(4, 4, requires_grad=True)
     heads = repulse.fit_heads(features, torch.arange(40) % 2, None, Recipe(epochs=1), progress=False)
     assert not heads.weight.requires_grad
+
+
+NETWORKS = {
+    "frozen": ([network().requires_grad_(False)], ["`networks[0]`", "require gradients", "none"]),
+    "another type": ([network().double()], ["`inputs`", "torch.float64", "torch.float32"]),
+    "no modules": ([network(), 3], ["`networks[1]`", "a module", "int"]),
+    "none": ([], ["`networks`", "a list of modules", "none"]),
+    "a number": (3, ["`networks`", "a list of modules", "int"]),
+}
+
+
+@pytest.mark.parametrize("case", NETWORKS)
+def test_fit_networks_says_what_is_wrong_with_them(case):
+    with refused(DataError, *NETWORKS[case][1]):
+        repulse.fit_networks(NETWORKS[case][0], X, Y, None, SHORT, progress=False)
+
+
+@pytest.mark.parametrize(("log_probs", "word"), [(X.tolist(), "list"), (X, "(40, 4)"), (None, "NoneType")])
+def test_batchbald_wants_a_tensor(log_probs, word):
+    with refused(DataError, "`log_probs`", "(members, samples, classes)", word):
+        repulse.batchbald(log_probs, 2)
+
+
+def test_unknown_settings_of_a_recipe_are_named():
+    with refused(RecipeError, "`Recipe`", "but got 'head'.", "Did you mean 'heads'?"):
+        Recipe(head=3)
+
+
+@pytest.mark.parametrize("shape", [(0, 3, 8, 8), (2, 3, 0, 8), (2, 3, 8, 0)])
+def test_sources_want_images_with_pixels(shape):
+    for source in (DeadLeaves(), PatchShuffle(4), Swirl()):
+        with refused(RepulsionError, "`inputs`", "images with pixels", str(shape)):
+            source.sample(torch.zeros(shape), torch.Generator())
+
+
+def test_tiles_have_a_limit():
+    with refused(RecipeError, "`tiles`", "at most 1,048,576", "10,000,000,000,000,000"):
+        PatchShuffle(10**16)
+
+
+def test_a_call_with_inputs_that_are_not_finite_says_so():
+    ensemble = retrofit()
+    with refused(DataError, "`x`", "output is finite", "NaN"):
+        ensemble(spoilt(X, 3))
+
+
+def test_files_that_cannot_be_written_are_named(tmp_path):
+    """Whatever writes one: the disk's own words, in our sentence."""
+    (tmp_path / "file").write_text("mine")
+    ensemble, path = retrofit(), tmp_path / "file" / "below"
+    found = repulse.evaluate(ensemble, (X, Y), progress=False)
+    learning = repulse.ActiveLearning(X, lambda *_: None)
+    for write in (found.to_json, found.plot, learning.save, Energy(LastLayer(X[:3], X[0, :3])).fit(X, Y).save):
+        with refused(repulse.CheckpointError, "`path`", "a file that can be written", "File exists"):
+            write(path)
+
+
+def test_a_model_without_weights_is_refused():
+    with refused(BackboneError, "`model`", "with weights", "meta device"):
+        retrofit(network().to("meta"))

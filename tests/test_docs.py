@@ -37,6 +37,7 @@ def names():
         "model": model,
         "train_loader": loader,
         "validation_loader": loader,
+        "calibration_loader": loader,
         "test_loader": loader,
         "other_loader": [images, images],
         "other_images_loader": [images, images],

@@ -25,14 +25,14 @@ model = torch.nn.Sequential(
     torch.nn.Conv2d(3, 8, 3), torch.nn.ReLU(), torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten(), torch.nn.Linear(8, 4)
 )
 train_loader = [(torch.rand(32, 3, 16, 16), torch.randint(4, (32,))) for _ in range(4)]
-validation_loader = [(torch.rand(32, 3, 16, 16), torch.randint(4, (32,)))]
+validation_loader = calibration_loader = [(torch.rand(32, 3, 16, 16), torch.randint(4, (32,)))]
 images = torch.rand(5, 3, 16, 16)
 """
 AFTER = """
 assert p.probs.shape == (5, 4)
 assert torch.equal(p.total, p.aleatoric + p.epistemic)
-assert flagged.shape == (5,)
-assert logits.shape == (5, 4)
+assert len(gate(images).action) == 5
+assert ensemble(images).shape == (5, 4)
 assert torch.allclose(ensemble.predict(images).probs, p.probs, atol=1e-6)
 print("done with", repulse.__file__)
 """

@@ -21,6 +21,7 @@ class Handler(http.server.SimpleHTTPRequestHandler):
     ranges = True
     drops: tuple[int, ...] = ()
     stall = False
+    length: str | None = None
     busy = 0
     asked: list[str | None]
 
@@ -44,7 +45,8 @@ class Handler(http.server.SimpleHTTPRequestHandler):
         self.send_response(206 if start else 200)
         if start:
             self.send_header("Content-Range", f"bytes {start}-{len(content) - 1}/{len(content)}")
-        self.send_header("Content-Length", str(len(content) - start))
+        if self.length is None or self.length:
+            self.send_header("Content-Length", str(len(content) - start) if self.length is None else self.length)
         self.end_headers()
         number = len(self.asked) - 1
         self.wfile.write(content[start:][: self.drops[number] if number < len(self.drops) else None])

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from repulse._extras import needs
-from repulse._files import write_whole
+from repulse._files import explaining_writes, write_whole
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -71,7 +71,8 @@ def to_svg(figure: Figure) -> str:
 
 def save_picture(figure: Figure, path: str | Path, dpi: int = 130) -> None:
     """Write the figure on white to a file, in the format of its suffix."""
-    write_whole(path, _on_white(figure, Path(path).suffix[1:] or "png", dpi))
+    with explaining_writes(path):
+        write_whole(path, _on_white(figure, Path(path).suffix[1:] or "png", dpi))
 
 
 def _on_white(figure: Figure, kind: str, dpi: int) -> bytes:

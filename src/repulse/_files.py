@@ -1,12 +1,20 @@
-"""Files that are written whole or not at all, and numbers that JSON has no name for."""
+"""Files that are written whole or not at all, JSON with a digest, and numbers that JSON has no name for."""
 
 from __future__ import annotations
 
+import errno
+import hashlib
+import json
 import math
 import os
+import stat
 import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+from repulse.errors import CheckpointError, expected
 
 
 def write_whole(path: str | Path, content: str | bytes) -> Path:
@@ -27,6 +35,59 @@ def write_whole(path: str | Path, content: str | bytes) -> Path:
         Path(name).unlink(missing_ok=True)
         raise
     return path
+
+
+@contextmanager
+def explaining_writes(path: str | Path, argument: str = "path") -> Iterator[None]:
+    """Turn what the file system raises inside into an error that names the file."""
+    try:
+        yield
+    except OSError as reason:
+        got = f"{path}, where {reason.strerror or reason}"
+        raise CheckpointError(expected(argument, "a file that can be written", got)) from reason
+
+
+def read_regular(path: str | Path, most: int | None = None) -> bytes:
+    """Read a file, unless it is a pipe or a device, which may never end, or has more than `most` bytes."""
+    handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+    with open(handle, "rb") as file:
+        found = os.fstat(handle)
+        if stat.S_ISDIR(found.st_mode):
+            raise IsADirectoryError(errno.EISDIR, "it is a folder")
+        if not stat.S_ISREG(found.st_mode):
+            raise OSError(errno.EINVAL, "it is no regular file")
+        if most is not None and found.st_size > most:
+            raise OSError(errno.EFBIG, f"it has {found.st_size:,} bytes where {most:,} would be many")
+        return file.read()
+
+
+def sealed(content: Mapping[str, Any]) -> str:
+    """Return JSON that carries a digest of itself; numbers must be finite."""
+    content = json.loads(_as_json(content))  # keys that are no strings become some, and sort as such
+    return _as_json({**content, "digest": _digest(content)})
+
+
+def unsealed(text: str | bytes) -> dict[str, Any]:
+    """Return what was sealed, without its digest.
+
+    Raises:
+        ValueError: it is no JSON, or was changed since.
+    """
+    content = json.loads(text)
+    if not isinstance(content, dict):
+        raise ValueError(f"a {type(content).__name__}, not a mapping")
+    digest = content.pop("digest", None)
+    if digest != _digest(content):
+        raise ValueError("it was changed since it was written")
+    return content
+
+
+def _as_json(content: Mapping[str, Any]) -> str:
+    return json.dumps(content, indent=1, sort_keys=True, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def _digest(content: Mapping[str, Any]) -> str:
+    return hashlib.sha256(_as_json(content).encode()).hexdigest()
 
 
 def sweep(path: Path) -> None:

@@ -1,17 +1,23 @@
-"""Modes of modules, borrowed and given back."""
+"""Modes of modules and of torch, borrowed and given back, and whose call it is where threads share a module."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from weakref import WeakKeyDictionary
 
+import torch
 from torch import nn
 
 _lock = threading.Lock()
 _borrowed: WeakKeyDictionary[nn.Module, list[int]] = WeakKeyDictionary()
 """For each module in use: whether it was training, and how many callers are inside."""
+
+
+def caller() -> int:
+    """Return which thread is calling; a pass that is being traced is alone."""
+    return 0 if torch.compiler.is_compiling() else threading.get_ident()
 
 
 @contextmanager
@@ -21,6 +27,9 @@ def evaluating(model: nn.Module) -> Iterator[None]:
     Several threads may be inside at once, with models that share parts; the last one to leave a part gives it its mode
     back. A part that is in eval mode already, and not because somebody is inside, has nothing to be given back.
     """
+    if torch.compiler.is_dynamo_compiling() and not any(module.training for module in model.modules()):
+        yield  # nothing to give back, and a compiler cannot see through what follows
+        return
     with _lock:
         modules = [module for module in model.modules() if module.training or (_borrowed and module in _borrowed)]
         for module in modules:
@@ -36,3 +45,13 @@ def evaluating(model: nn.Module) -> Iterator[None]:
                 if inside == 1:
                     del _borrowed[module]
                     module.training = bool(was_training)
+
+
+@contextmanager
+def without_autocast() -> Iterator[None]:
+    """Compute in the types that numbers have, whatever `torch.autocast` is around."""
+    with ExitStack() as stack:
+        for kind in ("cpu", "cuda", "mps", "xpu"):
+            if torch.is_autocast_enabled(kind):
+                stack.enter_context(torch.autocast(kind, enabled=False))
+        yield

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import html
-import inspect
+import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
@@ -14,11 +14,12 @@ from torch import Tensor, nn
 
 from repulse import checkpoint
 from repulse import kept as kept_features
-from repulse.backbone.batches import explaining_failures, inputs_of, is_one_batch, to_device
+from repulse.backbone.batches import as_inputs, explaining_failures, inputs_of, is_one_batch, to_device
 from repulse.backbone.fingerprint import fingerprint_of
-from repulse.backbone.reading import bar, length_of, read_ahead
+from repulse.backbone.reading import bar, length_of, read_ahead, shuffles
 from repulse.backbone.split import Backbone
-from repulse.errors import DataError, expected
+from repulse.deploy import Deployed
+from repulse.errors import DataError, DataWarning, expected
 from repulse.kept import KeptFeatures
 from repulse.particles.heads import Heads
 from repulse.particles.history import History
@@ -124,11 +125,7 @@ class Ensemble(nn.Module):
         In place of a single logit, the log of the odds; for regression the mean; `(B, 1)`, or `(B,)` if the network
         returns that.
         """
-        if named and inputs:  # all of them by name
-            bound = inspect.signature(self.model.forward).bind(*inputs, **named)
-            named = {key: value for key, value in bound.arguments.items() if key in bound.signature.parameters}
-        x = named if named else inputs[0] if len(inputs) == 1 else inputs
-        features = self.backbone(inputs_of(x, "x") if isinstance(x, Mapping) else x)
+        features = self.backbone(as_inputs(self.model, inputs, named))
         combined = self.heads.task.combined(self.heads(features))
         if self.backbone.outputs == 1 and combined.shape[1] == 2:  # a single logit was fitted as two
             combined = combined[:, 1:] - combined[:, :1]
@@ -214,6 +211,11 @@ class Ensemble(nn.Module):
         self._gate = gate.kept()
         return gate
 
+    @property
+    def has_gate(self) -> bool:
+        """Whether a gate is kept, which `gate()` returns."""
+        return self._gate is not None
+
     def save(self, folder: str | Path, features: bool = False) -> Path:
         """Write the heads, all that is known of their fit, and the last gate to a folder; the network is not in it.
 
@@ -257,6 +259,27 @@ class Ensemble(nn.Module):
             raise DataError(expected(f"the ensemble, for `{what}`,", wanted, "one without them"))
         return kept
 
+    def deploy(self) -> Deployed:
+        """Return a plain module that maps inputs to named tensors, for serving and for export.
+
+        It costs little more than the network, because it checks nothing and adds no hooks when it is called: what
+        `predict` refuses comes out as NaN. Memory of weights is shared with the network and the heads.
+        """
+        return Deployed(self.backbone, self.heads)
+
+    def export(self, path: str | Path, example: Any = None) -> Path:
+        """Write the whole ensemble, network included, as an ONNX file (needs `pip install 'repulse[onnx]'`).
+
+        Outputs are those of `deploy`, such as `probs, aleatoric, epistemic, total`, and the number of samples is free.
+
+        Args:
+            path: of the file.
+            example: inputs of any number of samples; not needed if the ensemble knows their shapes from its fit.
+        """
+        from repulse.integrations.onnx import export
+
+        return export(self, path, example)
+
     def _is_one_batch(self, x: Any) -> bool:
         return is_one_batch(x, self.backbone.several)
 
@@ -271,6 +294,9 @@ class Ensemble(nn.Module):
 
     def _stream(self, loader: Iterable[Any], progress: bool) -> Iterator[Prediction]:
         some = False
+        if shuffles(loader):
+            message = "The loader shuffles, so predictions come in an order that cannot be told; pass `shuffle=False`."
+            warnings.warn(message, DataWarning, stacklevel=4)
         with closing(read_ahead(loader, next(self.heads.parameters()).device)) as read:
             for i, batch in enumerate(bar(read, "predicting", length_of(loader), progress)):
                 some, name = True, f"batch {i} of `x`"

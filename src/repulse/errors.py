@@ -70,6 +70,10 @@ class CacheWarning(UserWarning):
     """Features that were kept are not the ones that are needed, and are recomputed."""
 
 
+class DataWarning(UserWarning):
+    """The data was read, but perhaps not as it was meant."""
+
+
 def expected(argument: str, wanted: str, got: object) -> str:
     """Return the sentence that all input errors follow.
 

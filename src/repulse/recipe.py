@@ -61,7 +61,8 @@ class Recipe:
         strength: weight of the repulsion relative to the mean log-likelihood. The exact posterior has 1/N, which no
             training of realistic length can see; 0.001 to 1 is the useful range. "auto" is 0.03 for up to ten classes
             and `0.03 (10 / classes)^1.5` for more, because with many classes it is cheap to disagree and the same
-            strength does harm; for regression it is 0.3. The recipe of fitted heads holds the number.
+            strength does harm; for regression it is 0.3, or 0.03 for heads without a network. The recipe of fitted
+            heads holds the number.
         schedule: strength over the fit: "constant", "linear" (grows over the first half), "tanh" or "cyclic".
         prior: "weights" (Gaussian on the parameters) or "function" (the Gaussian process that linear heads with that
             weight prior are, scored on the repulsion samples).
@@ -122,6 +123,12 @@ class Recipe:
     centre: CentreOn = "network"
     synthetic_share: float = 0.5
     seed: int = 0
+
+    def __new__(cls, *_: Any, **settings: Any) -> Recipe:
+        """Refuse a setting that there is none of, before Python does in its own words."""
+        for name in settings:
+            check_choice("a setting of `Recipe`", name, cls.__dataclass_fields__)
+        return super().__new__(cls)
 
     def __post_init__(self) -> None:
         for name in ("heads", "batch_size", "repulsion_batch_size", "repulsion_samples"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
@@ -14,6 +15,7 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset
 from tqdm import tqdm
 
+from repulse._modes import without_autocast
 from repulse.backbone.batches import explaining_failures, first_samples, to_device, training_batch
 from repulse.backbone.features import Features, compute_features
 from repulse.backbone.ranks import Ranks, is_first
@@ -39,6 +41,7 @@ from repulse.repulsion.source import sample_inputs
 AUTO = "auto"
 
 
+@without_autocast()
 def retrofit(
     model: nn.Module,
     data: Iterable[Any],
@@ -99,9 +102,7 @@ def retrofit(
         raise BackboneError(expected("model", "a `torch.nn.Module`", type(model).__name__))
     model = unwrap(model)
     inputs, target = training_batch(_first("data", data, recipe), 0)
-    if device is not None:
-        model.to(device)
-    place = _device_of(model)
+    place = _placed(model, device)
     inputs = to_device(inputs, place)
     with explaining_failures(inputs, "batch 0 of `data`", DataError):
         backbone = split(model, inputs, layers=recipe.layers, last_layer=last_layer)
@@ -146,6 +147,10 @@ def retrofit(
 
 
 def _first(name: str, data: Iterable[Any], recipe: Recipe) -> Any:
+    if hasattr(data, "train_dataloader"):
+        loader = "val_dataloader" if name == "validation" else "train_dataloader"
+        got = f"a {type(data).__name__}; call its `setup('fit')` and pass its `{loader}()`"
+        raise DataError(expected(name, "batches of (inputs, targets)", got))
     if isinstance(data, Dataset) or not isinstance(data, Iterable):
         got = f"a {type(data).__name__}; wrap a data set in `DataLoader(dataset, batch_size=128)`"
         raise DataError(expected(name, "batches of (inputs, targets)", got))
@@ -192,7 +197,7 @@ def _check_classes(name: str, target: Tensor, outputs: int) -> None:
                 expected(name, wanted, f"rows that sum to {float(sums.min()):.3g} .. {float(sums.max()):.3g}")
             )
         return
-    if target.ndim != 1 or target.is_floating_point():
+    if target.ndim != 1 or target.is_floating_point() or target.dtype == torch.bool or target.is_complex():
         got = f"{target.dtype} of shape {tuple(target.shape)}"
         raise DataError(expected(name, f"integer class indices, one for each sample{target_hint(target)}", got))
     if int(target.min()) < 0 or int(target.max()) >= outputs:
@@ -220,7 +225,8 @@ def _class_names(
     if recipe.task == "regression":
         return None
     if given is not None:
-        if isinstance(given, str) or len(given) != classes or not all(isinstance(name, str) for name in given):
+        names = given if isinstance(given, Sequence) and not isinstance(given, str) else ()
+        if len(names) != classes or not all(isinstance(name, str) for name in names):
             raise DataError(expected("class_names", f"{classes} strings, one per class", repr(given)[:80]))
         return tuple(given)
     known = getattr(getattr(model, "config", None), "id2label", None)
@@ -284,5 +290,14 @@ def _in_words(
     return f"on {len(features):,} samples of {what}"
 
 
-def _device_of(model: nn.Module) -> torch.device:
+def _placed(model: nn.Module, device: torch.device | str | None) -> torch.device:
+    """Move the model to a device, if one is given; return where it is."""
+    if any(part.is_meta for part in itertools.chain(model.parameters(), model.buffers())):
+        raise BackboneError(expected("model", "one with weights", "weights on the meta device, which have no values"))
+    if device is not None:
+        try:
+            model.to(torch.device(device))
+        except (RuntimeError, TypeError, ValueError, AssertionError, NotImplementedError) as reason:
+            why = (str(reason).splitlines() or [type(reason).__name__])[0].rstrip(". ")
+            raise BackboneError(expected("device", "one that torch has here", f"{device!r} ({why})")) from reason
     return next((p.device for p in model.parameters()), torch.device("cpu"))

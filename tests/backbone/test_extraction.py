@@ -7,7 +7,6 @@ import random
 import threading
 import weakref
 from itertools import count
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -18,7 +17,7 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 import repulse
 from repulse import CacheError, CacheWarning, DataError, Recipe, fit_heads, retrofit
 from repulse._finite import all_finite
-from repulse.backbone import Backbone, Tap, compute_features, memory_format, reading, split, taps
+from repulse.backbone import Backbone, Tap, compute_features, reading, split, taps
 from repulse.backbone.fingerprint import fast_digest_of
 from repulse.backbone.reading import fixed_random_state, in_background, pinned, read_ahead
 from repulse.prediction import ClassPrediction
@@ -173,64 +172,68 @@ def test_only_a_gpu_is_read_ahead_for(monkeypatch):
 # Channels first or last.
 
 
-@pytest.fixture
-def clock(monkeypatch):
-    """A clock that only networks turn: by `last` for images with channels last, and by `first` for others."""
-    clock = SimpleNamespace(now=0.0, first=1.0, last=1.0, passes=[])
-
-    def watch(model: nn.Module) -> nn.Module:
-        def hook(module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
-            last = inputs[0].is_contiguous(memory_format=torch.channels_last)
-            clock.now += (clock.last if last else clock.first) * len(inputs[0])
-            clock.passes.append((len(inputs[0]), last))
-
-        model.register_forward_pre_hook(hook)
-        return model
-
-    clock.watch = watch
-    monkeypatch.setattr(memory_format.time, "perf_counter", lambda: clock.now)
-    return clock
+def wide(view: bool = False, channels: int = 16, **settings) -> nn.Module:
+    """A network with a convolution over many channels, which is faster with channels last."""
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        layers = [nn.Conv2d(3, channels, 3, padding=1), nn.ReLU(), nn.Conv2d(channels, 16, 3, stride=2, **settings)]
+        return nn.Sequential(*layers, nn.ReLU(), Flatten(view), nn.Linear(144, 3))
 
 
-@pytest.mark.parametrize(("first", "last"), [(2.0, 1.0), (1.0, 2.0), (1.0, 0.95)])
-def test_the_faster_memory_format_is_found_and_kept(clock, first, last):
-    clock.first, clock.last = first, last
-    model, data = clock.watch(convolutions()), images(40, 10)
-    backbone = split(model, data[0][0], layers="auto")
-    strides = [p.stride() for p in model.parameters()]
-    clock.passes.clear()
-    found = compute_features(backbone, data, None, progress=False)
-    faster = last < 0.9 * first
-    assert backbone.channels_last is faster
-    whole = [last for size, last in clock.passes if size == 10]
-    assert whole == [False, True] * 3 + [faster] * 34  # each batch once
-    assert len(clock.passes) == 42
-    assert [p.stride() for p in model.parameters()] == strides
-    with torch.no_grad():
-        plain = torch.cat([backbone(x) for x, _ in data])
-    torch.testing.assert_close(found.train, plain, rtol=1e-5, atol=1e-6)
+def formats(model: nn.Module) -> list[bool]:
+    """A list to which each pass adds whether its images had channels last."""
+    seen: list[bool] = []
+    last = torch.channels_last
+    model.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0].is_contiguous(memory_format=last)))
+    return seen
 
 
-def test_prediction_uses_what_was_found(clock):
-    clock.last = 0.5
-    model, data = clock.watch(convolutions()), images(40, 10)
+def test_the_memory_format_is_read_off_the_network_and_used_by_every_pass():
+    model, data = wide(), images(40, 10)
+    seen, strides = formats(model), [p.stride() for p in model.parameters()]
     ensemble = retrofit(model, data, repulsion=None, recipe=QUICK, progress=False)
     assert ensemble.backbone.channels_last
-    clock.passes.clear()
+    assert seen[-40:] == [True] * 40
+    assert [p.stride() for p in model.parameters()] == strides
+    seen.clear()
     found = ensemble.predict(data[0][0])
-    assert clock.passes == [(10, True)]
+    assert seen == [True]
     ensemble.backbone.channels_last = False
     torch.testing.assert_close(found.probs, ensemble.predict(data[0][0]).probs)
 
 
-@pytest.mark.parametrize("batches", [40, 10])
-def test_networks_that_want_channels_first_and_short_passes_are_left_alone(clock, batches):
-    clock.last = 0.1
-    model, data = clock.watch(convolutions(view=batches == 40)), images(batches, 10)
+def test_the_memory_format_is_saved_with_the_ensemble(tmp_path):
+    """Otherwise a loaded ensemble gives other bits than the one that was saved."""
+    data = images(2)
+    ensemble = retrofit(wide(), data, repulsion=None, recipe=QUICK, progress=False)
+    again = repulse.load(ensemble.save(tmp_path), wide())
+    assert again.backbone.channels_last
+    assert torch.equal(again.predict(data[0][0]).log_probs, ensemble.predict(data[0][0]).log_probs)
+
+
+def test_the_memory_format_does_not_depend_on_time(monkeypatch):
+    """Nor does anything else, wherever a network has convolutions and a pass many batches."""
+    ticks = count()
+    monkeypatch.setattr("time.perf_counter", lambda: next(ticks) ** 2 % 7)
+    data, found = images(40), []
+    for _ in range(3):
+        backbone = split(wide(), data[0][0])
+        found.append(compute_features(backbone, data, None, progress=False).train)
+    assert all(torch.equal(found[0], other) for other in found)
+
+
+@pytest.mark.parametrize(
+    "model",
+    [convolutions(), wide(channels=15), wide(groups=16), wide(view=True)],
+    ids=["few channels", "almost many", "a channel each", "a view that wants channels first"],
+)
+def test_other_networks_get_images_as_they_come(model):
+    data = images(40, 10)
+    seen = formats(model)
     backbone, found = features_of(model, data)
     assert not backbone.channels_last
-    assert len(found.train) == 10 * batches
-    assert not any(last for size, last in clock.passes if size == 10)
+    assert len(found.train) == 400
+    assert not any(seen[-40:])
 
 
 def test_a_view_that_fails_later_is_no_error():
@@ -241,16 +244,6 @@ def test_a_view_that_fails_later_is_no_error():
     assert torch.equal(backbone.run(x), plain)
     with pytest.raises(RuntimeError, match="shapes"):
         backbone.run(x[:, :, :4])
-
-
-def test_kept_features_do_not_depend_on_the_memory_format(clock, tmp_path):
-    data = images(40)
-    for clock.last in (0.5, 2.0):
-        model = clock.watch(convolutions())
-        backbone = split(model, data[0][0])
-        clock.passes.clear()
-        compute_features(backbone, data, None, cache=tmp_path, progress=False)
-    assert clock.passes == [(6, False)]  # the first batch, to see what there is
 
 
 @pytest.mark.parametrize("few", [2**20, 700])

@@ -699,7 +699,7 @@ def test_gradients_pass_taps_before_an_activation_in_place():
 def test_pretrained_heads_begin_without_regard_to_taps():
     """Their mean is the network, and their noise on each feature is that of its own scale."""
     model = seeded(vgg)
-    recipe = Recipe(init="pretrained", lr=1e-12, epochs=1, heads=500, whiten=False)
+    recipe = Recipe(init="pretrained", lr=1e-12, epochs=1, heads=500, whiten=False, centre="heads")
     x, _ = DATA[0]
     ensemble = retrofit(model, DATA, repulsion=None, recipe=recipe, progress=False)
     assert len(ensemble.backbone.taps) == 3

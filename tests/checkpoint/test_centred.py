@@ -87,13 +87,15 @@ CENTRE = {"alpha": 1.0, "temperature": 1.0, "gain": 1.0, "cost": None}
 def test_a_centre_that_makes_no_sense_is_refused(folder, change):
     content = about(folder)
     write(folder, {**content, "centred": {**content["centred"], **change}}, sealed=True)
-    assert "entries that make no sense" in refused(folder)
+    words = refused(folder)
+    assert "entries that make no sense" in words or "numbers of float32" in words  # more or fewer than the file has
 
 
 @pytest.mark.parametrize("entry", [None, {}, [], "network", ["ab"], 3, [1, 2]], ids=str)
 def test_what_is_no_centre_is_refused(folder, entry):
     write(folder, {**about(folder), "centred": entry}, sealed=True)
-    assert "entries that make no sense" in refused(folder)
+    words = refused(folder)
+    assert "entries that make no sense" in words or "numbers of float32" in words  # more or fewer than the file has
 
 
 def test_a_folder_that_does_not_say_is_refused(folder):

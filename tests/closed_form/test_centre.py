@@ -14,7 +14,7 @@ from repulse import ClassPrediction, DataError, Recipe, RegressionPrediction, fi
 from repulse.particles.calibrate import _better_centre, assume_noise
 from repulse.particles.centre import Centre, calibration_cost, choose_centre, recentred
 from repulse.particles.centred import CentredHeads
-from repulse.particles.noise import GAUSSIAN, TAILS, Noise, choose_noise, leave_one_out, tail_factors
+from repulse.particles.noise import GAUSSIAN, TAILS, Noise, choose_noise, interval_factor, leave_one_out, tail_factors
 from repulse.particles.tasks import Classification, Regression
 
 from .naive import random
@@ -97,6 +97,34 @@ def test_few_labels_keep_the_network():
     assert choose_centre(network, heads, torch.ones(4).double(), labels, Classification(3)).alpha == 1
 
 
+def released_rows(right: int, wrong: int, inside: int = 100):
+    """Confident logits of two classes: rows inside are right, and released rows as often as said."""
+    count = inside + right + wrong
+    logits = torch.tensor([[4.0, -4.0]], dtype=torch.float64).repeat(count, 1)
+    labels = torch.zeros(count, dtype=torch.long)
+    labels[inside + right :] = 1
+    labels[0] = 1  # no network is always right
+    release = torch.ones(count, dtype=torch.float64)
+    release[inside:] = 2.5
+    return logits, 0.01 * random(3, count, 2, seed=3), release, labels
+
+
+def test_the_network_is_let_go_of_later_where_labels_show_that_it_is_still_right():
+    assert choose_centre(*released_rows(right=60, wrong=0), Classification(2)).reach == 2
+    assert choose_centre(*released_rows(right=12, wrong=8), Classification(2)).reach == 1
+
+
+def test_a_longer_reach_must_gain_half_a_nat_and_some_of_it_per_label():
+    assert choose_centre(*released_rows(right=2, wrong=0), Classification(2)).reach == 1  # too few to tell
+    assert choose_centre(*released_rows(right=2, wrong=0, inside=4000), Classification(2)).reach == 1
+
+
+def test_the_release_begins_at_the_reach():
+    release = torch.tensor([1.0, 1.9, 2.0, 6.0])
+    assert torch.equal(Centre(reach=2.0).let_go(release), torch.tensor([1.0, 1.0, 1.0, 3.0]))
+    assert torch.equal(Centre().let_go(release), release)
+
+
 @pytest.mark.parametrize("tail", TAILS)
 def test_tail_factors_make_a_student_t_of_unit_variance(tail):
     scipy = pytest.importorskip("scipy.stats")
@@ -115,6 +143,26 @@ def test_noise_and_share_are_those_that_made_the_residuals():
     assert found.tau2 == pytest.approx(2.0, rel=0.1)
     assert found.share == 0.35
     assert found.tail >= 30
+
+
+@pytest.mark.parametrize("count", [10, 60, 400])
+def test_intervals_hold_as_many_residuals_as_new_ones_need(count):
+    """At least `0.95 (n + 1)` of n, also of noise with outliers that a likelihood alone would cut off."""
+    residuals = random(count) * random(count, seed=1).exp()
+    disagreement = uniform(count, seed=2)
+    found = choose_noise(residuals, disagreement)
+    variance = found.aleatoric + found.gain**2 * disagreement
+    inside = residuals.abs() <= interval_factor(found.tail) * variance.sqrt() * (1 + 1e-9)
+    assert int(inside.sum()) >= min(math.ceil(0.95 * (count + 1)), count)
+
+
+def test_new_residuals_are_held_on_average():
+    """Forty sets of thirty residuals choose; 95 % of fresh ones must be inside, up to the error of 40 x 500 draws."""
+    held = []
+    for seed in range(40):
+        found = choose_noise(random(30, seed=seed), torch.ones(30).double(), (0.1,))
+        held.append(random(500, seed=1000 + seed).abs() <= interval_factor(found.tail) * math.sqrt(found.tau2))
+    assert float(torch.cat(held).double().mean()) > 0.94
 
 
 def test_neither_part_of_the_variance_vanishes():

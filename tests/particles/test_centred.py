@@ -6,9 +6,10 @@ import pytest
 import torch
 from torch import nn
 
-from repulse import NonFiniteLossError, Recipe, fit_heads, retrofit
+from repulse import FitWarning, NonFiniteLossError, Recipe, fit_heads, retrofit
 from repulse.particles.centred import CentredHeads
 from repulse.particles.distance import Release
+from repulse.particles.fit import _Fit
 
 pytestmark = pytest.mark.filterwarnings("ignore::repulse.FitWarning")
 
@@ -124,3 +125,40 @@ def test_a_single_logit_keeps_its_sign_inside_the_data():
     wanted = model(x).detach()
     torch.testing.assert_close((logits[:, 1:] - logits[:, :1])[inside], wanted[inside], rtol=1e-4, atol=1e-4)
     assert ensemble(x).shape == wanted.shape
+
+
+def test_a_second_tap_scale_that_diverges_leaves_the_first(monkeypatch):
+    features, start = normal(60, 3), last_layer(3, 3)
+    held_out = normal(30, 3, seed=1), torch.arange(30) % 3
+    run, scales = _Fit.run, []
+
+    def runs_once(self, scale):
+        scales.append(scale)
+        if len(scales) > 1:
+            raise NonFiniteLossError("diverged", None)
+        return run(self, scale)
+
+    monkeypatch.setattr(_Fit, "run", runs_once)
+    heads = fit(features, torch.arange(60) % 3, start, validation=held_out)
+    assert len(scales) == 2
+    assert heads.recipe.tap_scale == scales[0]
+
+
+@pytest.mark.parametrize("outputs", [1, 2])
+def test_validation_rows_decide_the_centre_of_a_regression_whose_noise_is_known(outputs):
+    """A network that is useless, and heads that are not: they become the centre."""
+    features = normal(400, 3)
+    targets = features[:, :outputs] if outputs > 1 else features[:, 0]
+    start = 20 * normal(outputs, 3, seed=7), torch.zeros(outputs)
+    recipe = QUICK.replace(task="regression", noise=0.1 if outputs == 1 else (0.1, 0.1))
+    heads = fit(features, targets, start, recipe, validation=(features[:100], targets[:100]))
+    error = (mean_outputs(heads, features).squeeze() - targets).square().mean()
+    assert error < 0.2
+    assert (heads.centre.alpha if outputs == 1 else heads.task.shares) in (0.0, (0.0, 0.0))
+
+
+def test_heads_that_see_no_distances_say_that_they_are_not_around_the_network():
+    features, start = normal(60, 3), last_layer(3, 3)
+    labels = torch.arange(60) % 3
+    with pytest.warns(FitWarning, match="not put around the network"):
+        fit_heads(features, labels, None, QUICK.replace(distances=False), start=start, progress=False)

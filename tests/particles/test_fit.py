@@ -105,7 +105,7 @@ def test_regression_knows_its_noise_and_what_it_has_not_seen(noise):
     heads = fit_heads(features, targets, far, Recipe(task="regression", noise=noise), progress=False)
     near, away = heads.predict(features), heads.predict(far)
     assert (near.mean - targets).square().mean().sqrt() < 0.15
-    assert near.aleatoric.sqrt().median() == pytest.approx(0.1, rel=0.15)
+    assert near.aleatoric.sqrt().median() == pytest.approx(0.1, rel=0.05)
     assert away.epistemic.mean() > 20 * near.epistemic.mean()
 
 

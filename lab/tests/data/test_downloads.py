@@ -21,6 +21,7 @@ from repulse.errors import DataError
 from repulse_lab import data
 from repulse_lab.data import download
 from repulse_lab.data.fetch import Remote, fetch, missing
+from repulse_lab.data.remotes import CATALOGUE, WEIGHTS
 
 
 def test_a_file_is_fetched_once_and_checked(server, tmp_path):
@@ -233,3 +234,38 @@ def test_a_full_disk_does_not_cost_the_download(server, handler, tmp_path, monke
     fetch(remote, tmp_path / "d", progress=False)
     assert handler.asked == [None, f"bytes={len(packed)}-"]
     assert left(tmp_path / "d") == ["set/a"]
+
+
+def test_more_than_can_be_right_is_not_downloaded(server, handler, tmp_path, monkeypatch):
+    folder, url = server
+    (folder / "big").write_bytes(NOISE)
+    monkeypatch.setattr(download, "most_bytes", lambda remote: 50_000)
+    with pytest.raises(DataError, match=r"100,000 bytes where 50,000 would be many"):
+        fetch(Remote("big", f"{url}/big", {"big": sha256(NOISE)}), tmp_path / "d", progress=False)
+    monkeypatch.setattr(handler, "length", "")
+    with pytest.raises(DataError, match=r"more than 50,000 bytes came"):
+        fetch(Remote("big", f"{url}/big", {"big": sha256(NOISE)}), tmp_path / "d", progress=False)
+    assert left(tmp_path / "d") == []
+
+
+def test_a_length_that_is_none_is_named(server, handler, tmp_path, monkeypatch):
+    folder, url = server
+    (folder / "big").write_bytes(NOISE)
+    monkeypatch.setattr(handler, "length", "abc")
+    with pytest.raises(DataError, match="the server says it has 'abc' bytes"):
+        fetch(Remote("big", f"{url}/big", {"big": sha256(NOISE)}), tmp_path / "d", progress=False)
+
+
+def test_what_anybody_on_the_way_could_change_is_not_fetched(tmp_path):
+    with pytest.raises(DataError, match="address of https or a digest"):
+        fetch(Remote("x", "http://example.org/x", {"x": ""}), tmp_path, progress=False)
+    with pytest.raises(DataError, match="address of https"):
+        fetch(Remote("x", "file:///etc/passwd", {"x": "0" * 64}), tmp_path, progress=False)
+    assert not any(tmp_path.iterdir())
+
+
+def test_every_address_of_the_catalogue_is_safe():
+    remotes = [remote for about in CATALOGUE.values() for remote in about["remotes"]]
+    assert len(remotes) > 20
+    for remote in (*remotes, *WEIGHTS):
+        download._check_address(remote)

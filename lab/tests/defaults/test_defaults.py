@@ -162,7 +162,7 @@ def test_no_data_set_is_for_choosing_and_for_reporting():
     assert all(len(found) == 1 for found in roles.values())
     assert {"choosing", "reporting"} == {problem.role for problem in PROBLEMS.values()}
     assert len(PROBLEMS) >= 12
-    assert sum(problem.task == "regression" for problem in PROBLEMS.values()) == 8
+    assert sum(problem.task == "regression" for problem in PROBLEMS.values()) == 11
 
 
 def test_problems_are_chosen_by_name():
@@ -172,7 +172,9 @@ def test_problems_are_chosen_by_name():
         chosen(["iriss"])
 
 
-@pytest.mark.parametrize("name", ["moons", "breast-cancer", "wine", "iris"])
+@pytest.mark.parametrize(
+    "name", ["moons", "circles", "quantiles", "breast-cancer", "wine", "iris", "diabetes", "friedman-3"]
+)
 def test_tables_keep_their_parts_apart(name, tmp_path, monkeypatch):
     monkeypatch.setattr(tables, "trained_network", lambda build, *rest: build())
     trained = PROBLEMS[name].make(1, tmp_path, tmp_path)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 import pickle
+import random
 import sys
 import threading
 from pathlib import Path
@@ -223,3 +224,37 @@ def test_without_the_engine_the_way_out_is_named(place: Place, monkeypatch):
     monkeypatch.setitem(sys.modules, "distributed", None)
     with pytest.raises(RepulseError, match=r"dask.*--workers 0"):
         run([Job(jobs.double, {"what": "one", "value": 1})], place, workers=2, progress=False)
+
+
+def test_a_damaged_cell_is_done_again(place: Place):
+    """Whatever byte of it was flipped, or wherever it was cut."""
+    job = Job(jobs.double, {"what": "one", "value": 21})
+    execute(job, place)
+    path = job.path(place)
+    content, draw = path.read_bytes(), random.Random(0)
+    for number in range(60):
+        damaged = bytearray(content)
+        if number % 3:
+            damaged[draw.randrange(len(content))] ^= 1 << draw.randrange(8)
+        else:
+            del damaged[draw.randrange(len(content)) :]
+        path.write_bytes(damaged)
+        run([job], place, progress=False)
+        assert result(job, place)["figures"] == {"value": 42.0}
+        path.write_bytes(content)
+
+
+def test_what_killed_writers_left_is_swept_up(place: Place):
+    job = Job(jobs.double, {"what": "one", "value": 21})
+    job.path(place).parent.mkdir(parents=True)
+    stray = job.path(place).with_name(f".{job.path(place).name}.abcd")
+    stray.write_text("half of it")
+    execute(job, place)
+    assert list(job.path(place).parent.iterdir()) == [job.path(place)]
+    assert not any((place.keep / "locks").iterdir())
+
+
+def test_a_folder_that_cannot_be_written_to_is_named(tmp_path: Path):
+    (tmp_path / "keep").write_text("a file")
+    with pytest.raises(CheckpointError, match="Expected the folder of results to be a file that can be written"):
+        execute(Job(jobs.double, {"what": "one", "value": 1}), Place(tmp_path, tmp_path / "keep"))

@@ -15,18 +15,19 @@ from typing import Any
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, RandomSampler, SubsetRandomSampler, WeightedRandomSampler
+from torch.utils.data import DataLoader, Dataset
 
-from repulse._files import write_whole
+from repulse._files import explaining_writes, read_regular, sealed, unsealed, write_whole
 from repulse._progress import progress_bar
 from repulse.active.batchbald import batchbald
 from repulse.backbone.batches import input_batches, limit_batch_size, size_of
+from repulse.backbone.reading import shuffles
 from repulse.ensemble import Ensemble
 from repulse.errors import CheckpointError, DataError, RepulseError, check_choice, check_positive_integer, expected
 from repulse.prediction import ClassPrediction, Prediction
 
 SCORES = ("epistemic", "total", "batchbald", "own", "random")
-FORMAT = 1
+FORMAT = 2
 """Version of the JSON format of labels."""
 
 
@@ -153,6 +154,13 @@ class ActiveLearning:
         if isinstance(self.pool, Tensor) and len(at) and int(at.max()) >= len(self.pool):
             raise DataError(expected("indices", f"below {len(self.pool)}, the size of the pool", int(at.max())))
         values = values.long() if values.dtype == torch.bool else values
+        if values.is_floating_point() and any(isinstance(label, int) for label in self.known.values()):
+            if not bool((values == values.round()).all()):
+                got = f"{float(values[values != values.round()][0]):g}; regression takes floats from the start"
+                raise DataError(expected("labels", "class indices, as those before", got))
+            values = values.long()
+        elif not values.is_floating_point() and any(isinstance(label, float) for label in self.known.values()):
+            values = values.double()
         self.known |= dict(zip(at.tolist(), values.tolist(), strict=True))
         self._predictor = None
 
@@ -167,17 +175,20 @@ class ActiveLearning:
     def save(self, path: str | Path) -> Path:
         """Write the labels as JSON, whole or not at all."""
         kept = {"format": FORMAT, "indices": list(self.known), "labels": list(self.known.values())}
-        return write_whole(path, json.dumps(kept) + "\n")
+        with explaining_writes(path):
+            return write_whole(path, sealed(kept))
 
     def load(self, path: str | Path) -> None:
         """Replace all labels by those of a file."""
         before, self.known = self.known, {}
         try:
-            kept = json.loads(Path(path).read_text(encoding="utf-8"))
-            if kept["format"] != FORMAT:
+            text = read_regular(path)
+            kept = json.loads(text)
+            if kept["format"] != FORMAT and (kept["format"] != 1 or "digest" in kept):  # the first had no digest
                 raise DataError(f"format {kept['format']}, not {FORMAT}")
+            kept = kept if kept["format"] == 1 else unsealed(text)
             self.tell(kept["indices"], kept["labels"])
-        except (ValueError, KeyError, TypeError, RepulseError) as reason:
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RepulseError) as reason:
             self.known = before
             why = f"something else ({type(reason).__name__}: {str(reason).rstrip('.')})"
             raise CheckpointError(expected("path", "the JSON of labels of this pool", why)) from reason
@@ -187,10 +198,8 @@ def _batches(ensemble: Any, pool: Any, batch_size: int) -> Iterator[Any]:
     """Return the inputs of the pool in its order, in batches of at most `batch_size`."""
     if isinstance(pool, Dataset):
         pool = DataLoader(pool, batch_size=batch_size)
-    if isinstance(pool, DataLoader):
-        sampler = getattr(pool.batch_sampler, "sampler", pool.sampler)
-        if isinstance(sampler, RandomSampler | SubsetRandomSampler | WeightedRandomSampler):
-            raise DataError(expected("pool", "in a fixed order, so that indices mean something", "a shuffling loader"))
+    if shuffles(pool):
+        raise DataError(expected("pool", "in a fixed order, so that indices mean something", "a shuffling loader"))
     several = ensemble.backbone.several if isinstance(ensemble, Ensemble) else None
     batches = input_batches([pool] if isinstance(pool, Mapping) else pool, "pool", several)  # a mapping is one batch
     return (inputs for inputs, _ in limit_batch_size(((inputs, None) for inputs in batches), batch_size))

@@ -49,6 +49,9 @@ def batchbald(
     """
     check_positive_integer("k", k)
     check_positive_integer("configurations", configurations)
+    if not isinstance(log_probs, Tensor) or log_probs.ndim != 3:
+        got = f"shape {tuple(log_probs.shape)}" if isinstance(log_probs, Tensor) else type(log_probs).__name__
+        raise DataError(expected("log_probs", "a tensor of shape (members, samples, classes)", got))
     members, count, classes = log_probs.shape
     if k > count:
         raise DataError(expected("k", f"at most {count}, the number of samples", k))

@@ -52,7 +52,7 @@ def update(
     if data is not None:
         found = _features(ensemble, data, progress)
         kept = kept.plus(*found)
-        if recipe.task == "classification" and found[1].ndim == 1:
+        if classes is not None and recipe.task == "classification" and found[1].ndim == 1:
             classes, names = _with_new_classes(classes, names, found[1], class_names)
     if foreign is not None:
         if recipe.space != "function":

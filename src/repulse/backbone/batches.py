@@ -7,6 +7,7 @@ mapping that also holds the targets under one of `TARGETS`.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -14,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from repulse._finite import all_finite
+from repulse._finite import all_finite, comparable
 from repulse.errors import BackboneError, DataError, expected
 
 TARGETS = ("labels", "label", "targets", "target")
@@ -49,12 +50,18 @@ def inputs_of(
 def inputs_and_targets(batch: Any, name: str) -> tuple[Any, Tensor]:
     """Return the inputs and the targets of a labelled batch, as many of one as of the other."""
     if isinstance(batch, Mapping):
-        targets = next((batch[key] for key in TARGETS if key in batch), None)
+        key = next((key for key in TARGETS if key in batch), None)
+        targets = None if key is None else batch[key]
+        if key is not None and not isinstance(targets, Tensor):
+            wanted = "a tensor of one for each sample; a `DataLoader` puts samples together"
+            raise DataError(expected(f"`{key}` of {name}", wanted, f"a {type(targets).__name__}"))
     else:
         targets = batch[1] if isinstance(batch, tuple | list) and len(batch) > 1 else None
     if not isinstance(targets, Tensor):
         wanted = "a tuple (inputs, targets) of tensors, or a mapping with `labels`"
         raise DataError(expected(name, wanted, describe_batch(batch)))
+    if not targets.ndim:
+        raise DataError(expected(name, "a batch; a `DataLoader` puts samples together", "one sample"))
     inputs = inputs_of(batch, name)
     size = size_of(inputs)
     if targets.shape[:1] != (size,):
@@ -66,6 +73,7 @@ def training_batch(batch: Any, i: int, data: str = "data") -> tuple[Any, Tensor]
     """Return the inputs and the targets of the i-th batch of some data, which must be usable for a fit."""
     name = f"batch {i} of `{data}`"
     inputs, targets = inputs_and_targets(batch, name)
+    targets = comparable(targets)
     if not len(targets):
         raise DataError(expected(name, "non-empty", describe_batch(tensors_of(inputs)[0][1])))
     if targets.is_floating_point() and not bool(torch.isfinite(targets).all()):
@@ -199,6 +207,15 @@ def call(model: nn.Module, inputs: Any) -> Any:
     if isinstance(inputs, Tensor):
         return model(inputs)
     return model(**inputs) if isinstance(inputs, Mapping) else model(*inputs)
+
+
+def as_inputs(model: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]) -> Any:
+    """Return what a caller passes in place of a model's arguments in the form in which `call` feeds it."""
+    if named and inputs:  # all of them by name
+        bound = inspect.signature(model.forward).bind(*inputs, **named)
+        named = {key: value for key, value in bound.arguments.items() if key in bound.signature.parameters}
+    x = named if named else inputs[0] if len(inputs) == 1 else inputs
+    return inputs_of(x, "x") if isinstance(x, Mapping) else x
 
 
 def logits_of(outputs: Any) -> Tensor:

@@ -27,7 +27,6 @@ from repulse.backbone.batches import (
     training_batch,
 )
 from repulse.backbone.fingerprint import architecture_of, fast_digest_of, settings_of, weights_of
-from repulse.backbone.memory_format import MemoryFormatChooser
 from repulse.backbone.ranks import AnyStore, Ranks, SharedStore
 from repulse.backbone.reading import bar, derived_seed, first_batch, length_of, passes
 from repulse.backbone.split import Backbone
@@ -72,7 +71,6 @@ class _Extraction:
     cache: Path | None
     kept: torch.dtype | None
     limit: int
-    pace: MemoryFormatChooser
     ranks: Ranks
     name: str
 
@@ -97,8 +95,7 @@ def compute_features(
     """Compute features in one pass over the data, and one over (or made from) the repulsion samples.
 
     The processes of `torch.distributed`, if it was initialised, share the work, and all get all features; all must call
-    this, with the same data. Over much data a network with convolutions is timed on the first batches, and gets images
-    with channels first or last in memory, whichever is faster.
+    this, with the same data. Images come to the network with channels first or last in memory, as its backbone says.
 
     Args:
         backbone: the network.
@@ -123,13 +120,11 @@ def compute_features(
     device = device or torch.device("cpu")
     folder = None if cache is None else Path(cache)
     ranks = Ranks(device, backbone.width)
-    batches = length_of(data)
-    pace = MemoryFormatChooser(backbone, None if batches is None else batches * augmentations // ranks.size)
     progress = progress and ranks.rank == 0
     if progress and ranks.size > 1:
         tqdm.write(f"repulse: waiting for all {ranks.size} processes, which share the work", file=sys.stderr)
     plan = _Extraction(
-        backbone, device, samples, seed, augmentations, progress, folder, cache_dtype, memory_limit, pace, ranks, name
+        backbone, device, samples, seed, augmentations, progress, folder, cache_dtype, memory_limit, ranks, name
     )
     with ExitStack() as stack:
         if folder is not None:
@@ -191,7 +186,7 @@ def _training_pass(
         sizes.append(size)
         key = "" if plan.cache is None else fast_digest_of(inputs, target)
         if not train.complete and not train.covers(key):
-            work = partial(_features, plan, plan.pace, inputs, f"batch {i} of `{plan.name}`", DataError)
+            work = partial(_features, plan, plan.backbone.run, inputs, f"batch {i} of `{plan.name}`", DataError)
             plan.ranks.share(i, train, key, work, size, target.to(plan.device))
         if source is not None and made is not None and not made.complete:
             rows = made.rows + plan.ranks.waiting(made)
@@ -204,6 +199,10 @@ def _training_pass(
     plan.ranks.exchange()
     if not train.rows and not train.complete:
         raise DataError(expected(plan.name, "at least one batch", "none"))
+    if total is not None and len(sizes) < total:  # which must not be kept as if it were all
+        raise DataError(
+            expected(plan.name, f"{total} batches, as its `len` says", f"{len(sizes)}; the rest is missing")
+        )
     if total is None and source is not None and made is not None and not made.complete and made.rows < plan.samples:
         _draw_again(plan, data, source, made, sizes)
     return train, made
@@ -265,7 +264,7 @@ def _fingerprint_of_data(plan: _Extraction, data: Iterable[Any]) -> tuple[dict[s
     plan.ranks.check_same(seen, batches)
     if plan.cache is None:
         return None, ()
-    features = _features(plan, plan.backbone, inputs, f"batch 0 of `{plan.name}`", DataError)
+    features = _features(plan, plan.backbone.run, inputs, f"batch 0 of `{plan.name}`", DataError)
     about = {"batches": batches, "first": seen, "augmentations": plan.augmentations, "seed": plan.seed}
     return about, (features, target)
 
@@ -283,21 +282,26 @@ def _repulsion_pass(plan: _Extraction, repulsion: Iterable[Any], stack: ExitStac
         plan.ranks.check_same(seen, batches, "repulsion")
         if plan.cache is not None:
             about = {"batches": batches, "first": seen, "samples": plan.samples, "seed": plan.seed}
-            like = (_features(plan, plan.backbone, inputs, "batch 0 of `repulsion`", RepulsionError),)
+            like = (_features(plan, plan.backbone.run, inputs, "batch 0 of `repulsion`", RepulsionError),)
         store = _store(plan, "repulsion", about, like, stack)
         if not store.complete:
             everything = itertools.chain([first], read)
+            i = 0
             for i, batch in enumerate(bar(everything, "repulsion features", batches, plan.progress)):
                 name = f"batch {i} of `repulsion`"
                 inputs = inputs_of(batch, name, RepulsionError, several)
                 key = "" if plan.cache is None else fast_digest_of(inputs)
                 if not store.covers(key):
-                    work = partial(_features, plan, plan.pace, inputs, name, RepulsionError)
+                    work = partial(_features, plan, plan.backbone.run, inputs, name, RepulsionError)
                     plan.ranks.share(i, store, key, work, size_of(inputs))
                 if (i + 1) % plan.ranks.size == 0:
                     plan.ranks.exchange()
                 if store.rows + plan.ranks.waiting(store) >= plan.samples:
                     break
+            else:
+                if batches is not None and i + 1 < batches:
+                    got = f"{i + 1}; the rest is missing"
+                    raise RepulsionError(expected("repulsion", f"{batches} batches, as its `len` says", got))
             plan.ranks.exchange()
     return _for_fit(plan, store.finish()[0])[: plan.samples]
 
@@ -355,7 +359,7 @@ def _source_features(plan: _Extraction, source: Source, inputs: Any, i: int, tim
         inputs = map_tensors(inputs, lambda v: torch.cat([v] * copies) if v.ndim and len(v) == size else v)
         times = -(-times // copies)
     draws = (sample_inputs(source, inputs, generator) for _ in range(times))
-    return torch.cat([_features(plan, plan.pace, samples, name, RepulsionError) for samples in draws])[:rows]
+    return torch.cat([_features(plan, plan.backbone.run, samples, name, RepulsionError) for samples in draws])[:rows]
 
 
 def _for_fit(plan: _Extraction, features: Tensor) -> Tensor:

@@ -17,14 +17,18 @@ ROW_BYTES = 8 * 1021
 """Bytes of a row in `fast_digest_of`: a prime number of integers, with which nothing in an image lines up."""
 
 
-def architecture_of(model: nn.Module) -> dict[str, str]:
-    """Return the class of a network, and a digest of the modules it is made of and of the shapes of all they hold."""
+def architecture_of(model: nn.Module, dtype: torch.dtype | None = None) -> dict[str, str]:
+    """Return the class of a network, and a digest of the modules it is made of and of the shapes of all they hold.
+
+    With a `dtype`, of the same network with its floats in that type.
+    """
     digest = hashlib.sha256()
     for name, module in model.named_modules():
         digest.update(f"{name}|{type(module).__name__}\n".encode())
     for name, value in model.state_dict().items():
         if isinstance(value, Tensor):
-            digest.update(f"{name}|{value.dtype}|{tuple(value.shape)}\n".encode())
+            kind = dtype if dtype is not None and value.is_floating_point() else value.dtype
+            digest.update(f"{name}|{kind}|{tuple(value.shape)}\n".encode())
     return {"class": type(model).__name__, "shapes": digest.hexdigest()[:32]}
 
 

@@ -13,9 +13,13 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.utils.data import DataLoader, RandomSampler, SubsetRandomSampler, WeightedRandomSampler
 
 from repulse._progress import progress_bar
 from repulse.errors import DataError, expected
+
+_GLOBAL_STATES = threading.RLock()
+"""Held while global random states are borrowed: of two threads, the second would give back what the first has set."""
 
 
 def first_batch(data: Iterable[Any], seed: int, name: str = "data") -> Any:
@@ -35,7 +39,15 @@ def passes(data: Iterable[Any], times: int, seed: int, device: torch.device) -> 
 
 @contextmanager
 def fixed_random_state(data: Iterable[Any], seed: int) -> Iterator[None]:
-    """Make loaders shuffle and augment as the seed says inside; outside, all random states are as before."""
+    """Make loaders shuffle and augment as the seed says inside; outside, all random states are as before.
+
+    One thread at a time: others wait until the states are theirs.
+    """
+    with _GLOBAL_STATES:
+        yield from _borrowed(data, seed)
+
+
+def _borrowed(data: Iterable[Any], seed: int) -> Iterator[None]:
     parts = [data, getattr(data, "sampler", None), getattr(data, "batch_sampler", None)]
     parts.append(getattr(parts[-1], "sampler", None))
     borrowed = [getattr(part, "generator", None) for part in parts]
@@ -53,6 +65,14 @@ def fixed_random_state(data: Iterable[Any], seed: int) -> Iterator[None]:
             generator.set_state(state)
         random.setstate(python)
         np.random.set_state(numbers)  # noqa: NPY002
+
+
+def shuffles(data: Any) -> bool:
+    """Check whether a loader is known to draw its samples at random."""
+    if not isinstance(data, DataLoader):
+        return False
+    sampler = getattr(data.batch_sampler, "sampler", data.sampler)
+    return isinstance(sampler, RandomSampler | SubsetRandomSampler | WeightedRandomSampler)
 
 
 def derived_seed(seed: int, i: int) -> int:

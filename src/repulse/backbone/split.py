@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import difflib
-import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from repulse._modes import evaluating
+from repulse._modes import caller, evaluating
 from repulse.backbone.batches import (
     call,
     channels_last,
@@ -33,10 +32,12 @@ from repulse.backbone.endings import (
     refusal,
     weights_of,
 )
+from repulse.backbone.forms import Form, forms_of
 from repulse.backbone.maps import Ran
+from repulse.backbone.memory_format import prefers_channels_last
 from repulse.backbone.tap_choice import find_taps, named_taps, within_columns
 from repulse.backbone.taps import INPUTS, Tap, fits, signal_in, tensor_in
-from repulse.errors import BackboneError, expected
+from repulse.errors import BackboneError, DataError, expected
 
 PROBE_SAMPLES = 8
 """Number of samples of a batch that show how a network runs."""
@@ -52,18 +53,26 @@ class Backbone(nn.Module):
         ending: its last layer, and how the output comes from it.
         taps: which earlier stages are read too.
         several: how many tensors the network takes side by side, or None if it takes one, or names.
-        channels_last: whether `run` hands images over with their channels last in memory; a pass over much data finds
-            out whether that is faster.
+        channels_last: whether `run` hands images over with their channels last in memory (see `memory_format`).
+        forms: name, shape and type of each of its inputs, as far as they are known.
     """
 
-    channels_last = False
-
-    def __init__(self, model: nn.Module, ending: Ending, taps: Sequence[Tap] = (), several: int | None = None) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        ending: Ending,
+        taps: Sequence[Tap] = (),
+        several: int | None = None,
+        channels_last: bool = False,
+        forms: Sequence[Form] = (),
+    ) -> None:
         super().__init__()
         self.model = model
         self.ending = ending
         self.taps = tuple(taps)
         self.several = several
+        self.channels_last = channels_last
+        self.forms = tuple(forms)
 
     @property
     def weights(self) -> tuple[Tensor, Tensor]:
@@ -85,6 +94,10 @@ class Backbone(nn.Module):
         """Number of features in all."""
         return self.penultimate + sum(tap.columns for tap in self.taps)
 
+    def with_taps(self, taps: Sequence[Tap]) -> Backbone:
+        """Return the same network with other taps."""
+        return Backbone(self.model, self.ending, taps, self.several, self.channels_last, self.forms)
+
     def run(self, x: Any) -> Float[Tensor, "B d"]:
         """Compute features in the memory format that is faster for this network; its weights are not moved."""
         if self.channels_last:
@@ -96,21 +109,21 @@ class Backbone(nn.Module):
 
     def forward(self, x: Any) -> Float[Tensor, "B d"]:
         """Compute the features of inputs in any form the network takes, in eval mode."""
-        caller = threading.get_ident()  # the model may be serving other threads, whose features are theirs
+        me = caller()  # the model may be serving other threads, whose features are theirs
         mask = mask_of(x)
         ends: dict[str, Call] = {}
         read = {tap: tap.read(signal_in(x), None) for tap in self.taps if tap.reads == INPUTS}
 
         def at_end(name: str):
             def hook(_: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
-                if threading.get_ident() == caller:
+                if caller() == me:
                     ends[name] = (inputs[0], output)
 
             return hook
 
         def at_tap(tap: Tap):
             def hook(_: nn.Module, inputs: Any, output: Any) -> None:
-                if threading.get_ident() == caller:
+                if caller() == me:
                     read[tap] = tap.read(output, mask)
 
             return hook
@@ -128,18 +141,29 @@ class Backbone(nn.Module):
         finally:
             for hook in hooks:
                 hook.remove()
-        missing = [name for name in self.ending.layers if name not in ends]
-        missing += [tap.name for tap in self.taps if tap not in read]
-        for name in missing:
-            raise BackboneError(expected("model", f"one that runs `{name}`", "a pass without it"))
-        inputs, outputs = zip(*(ends[name] for name in self.ending.layers), strict=True)
-        pooled = pool(self.ending, joint_features(inputs, layers), flatten_positions(outputs[0], layers[0]), logits)
+        pooled = self.pooled(ends, logits)
         if not output_follows(self.ending, pooled, self.weights, logits):
+            if not bool(logits.isfinite().all()):
+                raise DataError(expected("x", "such that the network's output is finite", "NaN or infinite outputs"))
             wanted = f"that of {self.ending} as in the first batch"
             raise BackboneError(expected("the model's output", wanted, "something else; it depends on more than that"))
-        if not self.taps:
-            return pooled
-        return torch.cat([pooled, *(read[tap] for tap in self.taps)], dim=1)
+        return self.joined(pooled, read)
+
+    def pooled(self, ends: Mapping[str, Call], logits: Tensor) -> Float[Tensor, "B d"]:
+        """Return the penultimate features, from what went through the last layers in a pass."""
+        for name in self.ending.layers:
+            if name not in ends:
+                raise BackboneError(expected("model", f"one that runs `{name}`", "a pass without it"))
+        layers = [self.model.get_submodule(name) for name in self.ending.layers]
+        inputs, outputs = zip(*(ends[name] for name in self.ending.layers), strict=True)
+        return pool(self.ending, joint_features(inputs, layers), flatten_positions(outputs[0], layers[0]), logits)
+
+    def joined(self, pooled: Float[Tensor, "B d"], read: Mapping[Tap, Tensor]) -> Float[Tensor, "B w"]:
+        """Append what the taps have read in a pass."""
+        for tap in self.taps:
+            if tap not in read:
+                raise BackboneError(expected("model", f"one that runs `{tap.name}`", "a pass without it"))
+        return torch.cat([pooled, *(read[tap] for tap in self.taps)], dim=1) if self.taps else pooled
 
 
 def split(
@@ -203,10 +227,14 @@ def split(
     ending = find_ending(ends, logits)
     if ending is None:
         raise refusal(ends, logits, last_layer)
-    backbone = Backbone(model, ending, several=len(few) if isinstance(few, tuple) and len(few) > 1 else None)
+    several = len(few) if isinstance(few, tuple) and len(few) > 1 else None
+    backbone = Backbone(model, ending, several=several, forms=forms_of(few))
     with torch.no_grad():
         backbone(few)  # which checks that the layer does not run again after it made the output
-    return _with_taps(backbone, few, layers, ran)
+    backbone = _with_taps(backbone, few, layers, ran)
+    with torch.no_grad():
+        backbone.channels_last = prefers_channels_last(backbone, model, few)
+    return backbone
 
 
 def unwrap(model: nn.Module) -> nn.Module:
@@ -241,11 +269,10 @@ def _with_taps(backbone: Backbone, few: Any, layers: str | Sequence[str], ran: l
             taps = [tap for tap in taps if mask is not None and tap.reads == "mean" and fits(mask, left[tap.name])]
     else:
         taps = named_taps(list(layers), ran, inputs, [name for name, _ in backbone.model.named_modules()])
-        return Backbone(backbone.model, backbone.ending, taps, backbone.several)
-    model, ending, several = backbone.model, backbone.ending, backbone.several
+        return backbone.with_taps(taps)
     with torch.no_grad():
-        found = Backbone(model, ending, taps, several)(few)
-    return Backbone(model, ending, within_columns(_without_repeats(found, backbone.penultimate, taps)), several)
+        found = backbone.with_taps(taps)(few)
+    return backbone.with_taps(within_columns(_without_repeats(found, backbone.penultimate, taps)))
 
 
 def _without_repeats(features: Tensor, width: int, taps: Sequence[Tap]) -> list[Tap]:
@@ -274,11 +301,11 @@ def _same(a: Tensor, b: Tensor) -> bool:
 @torch.no_grad()
 def _watched(model: nn.Module, names: dict[str, nn.Module], watch: Callable[..., Any], inputs: Any) -> Tensor:
     """Run a batch with a hook on every module, for this thread alone, and return the logits."""
-    caller = threading.get_ident()
+    me = caller()
     hooks = []
 
     def mine(hook: Callable[..., None]):
-        return lambda *call: hook(*call) if threading.get_ident() == caller else None
+        return lambda *call: hook(*call) if caller() == me else None
 
     try:
         for name, module in names.items():

@@ -14,23 +14,22 @@ that is not complete is used.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import shutil
-import sys
 import tempfile
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
 import torch
-from filelock import FileLock, Timeout
 from torch import Tensor
-from tqdm import tqdm
 
-from repulse._files import sweep, write_whole
+from repulse import _locks
+from repulse._files import sealed, sweep, unsealed, write_whole
 from repulse._mapped import map_file
 from repulse.backbone.fingerprint import as_bytes
 from repulse.errors import CacheError, CacheWarning, DataError, expected
@@ -189,10 +188,10 @@ class CachedStore:
         found = None
         if path.exists():
             try:
-                found = json.loads(path.read_text())
-            except ValueError:
+                found = unsealed(path.read_bytes())
+            except (ValueError, RecursionError):
                 found = {}
-            if not isinstance(found, dict) or not isinstance(found.get("model", {}), dict):
+            if not isinstance(found.get("model", {}), dict):
                 found = {}
         if found == written:
             return
@@ -208,7 +207,7 @@ class CachedStore:
             self._warn_recomputed("its fingerprint is unreadable")
         for stale in (path, self.journal, *self.files):  # unlinked, not overwritten: others may be reading them
             stale.unlink(missing_ok=True)
-        write_whole(path, json.dumps(written, indent=1, sort_keys=True) + "\n")
+        write_whole(path, sealed(written))
 
     def _read_journal(self) -> None:
         """Read which batches are in the files as the journal says, up to the first that is not."""
@@ -276,19 +275,19 @@ class CachedStore:
 
 @contextmanager
 def locked(folder: Path) -> Iterator[Path]:
-    """Lock a folder for this process, and make it if needed; waits for a process that has it."""
-    with explaining_disk_errors(folder):
-        folder.mkdir(parents=True, exist_ok=True)
-        lock = FileLock(folder / "lock")
-        try:
-            lock.acquire(timeout=0)
-        except Timeout:
-            tqdm.write(f"repulse: waiting for another process that is filling {folder}", file=sys.stderr)
-            lock.acquire()
-    try:
+    """Lock a folder for this process, and make it if needed; waits for a process that has it.
+
+    A folder that nobody may write to needs no lock: what is complete in it can be read, and nothing else is.
+    """
+    with ExitStack() as stack:
+        with explaining_disk_errors(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+            try:
+                stack.enter_context(_locks.locked(folder / "lock", f"is filling {folder}"))
+            except OSError as reason:
+                if reason.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
+                    raise
         yield folder
-    finally:
-        lock.release()
 
 
 @contextmanager

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from repulse._finite import comparable
 from repulse.errors import DataError, RecipeError, expected
 
 if TYPE_CHECKING:
@@ -19,6 +20,9 @@ def check_features(method: Method, features: Any, name: str | None = None) -> No
     name = name or method.takes
     if not isinstance(features, Tensor):
         raise DataError(expected(name, "a tensor", type(features).__name__))
+    if features.layout != torch.strided or not features.ndim:
+        got = f"one of layout {features.layout}, shape {tuple(features.shape)}"
+        raise DataError(expected(name, "a dense tensor of shape (samples, dimensions)", got))
     flat = method.takes == "features"
     got = f"shape {tuple(features.shape)}"
     if not len(features) or (flat and features.ndim != 2):
@@ -34,6 +38,7 @@ def check_targets(method: Method, features: Tensor, targets: Any) -> None:
     if not isinstance(targets, Tensor) or targets.shape != (len(features),) or targets.is_floating_point():
         got = f"{targets.dtype}, shape {tuple(targets.shape)}" if isinstance(targets, Tensor) else type(targets)
         raise DataError(expected("targets", f"integers of shape ({len(features)},)", got))
+    targets = comparable(targets)
     low, high, classes = int(targets.min()), int(targets.max()), method.classes
     if low < 0 or (classes is not None and high >= classes):
         wanted = "at least 0" if classes is None else f"classes from 0 to {classes - 1}"

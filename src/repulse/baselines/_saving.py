@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import json
-import struct
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save as to_bytes
 from torch import Tensor
 
-from repulse._files import write_whole
+from repulse._files import explaining_writes
+from repulse._tensors import read_tensors, write_tensors
 from repulse.baselines.last_layer import LastLayer
 from repulse.errors import CheckpointError, expected
 
@@ -29,26 +27,22 @@ def save(method: Method, path: str | Path) -> Path:
     for field in fields(method):  # pyright: ignore[reportArgumentType]
         value = getattr(method, field.name)
         if isinstance(value, Tensor):
-            tensors[field.name] = value.contiguous()
+            tensors[field.name] = value
         elif isinstance(value, LastLayer):
-            tensors[f"{field.name}.weight"] = value.weight.contiguous()
-            tensors[f"{field.name}.bias"] = value.bias.contiguous()
+            tensors[f"{field.name}.weight"] = value.weight
+            tensors[f"{field.name}.bias"] = value.bias
         elif value is None or isinstance(value, bool | int | float | str):
             settings[field.name] = value
         else:
             raise CheckpointError(f"{method.name} cannot be saved: its `{field.name}` is no tensor or number.")
     about = {"method": type(method).__name__, "settings": json.dumps(settings)}
-    return write_whole(path, to_bytes(tensors, about))
+    with explaining_writes(path):
+        return write_tensors(path, tensors, about)
 
 
 def load(kind: type[M], path: str | Path) -> M:
     """Read a fitted method of this class."""
-    try:
-        with safe_open(path, framework="pt") as file:
-            about = file.metadata() or {}
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except (OSError, SafetensorError, struct.error) as reason:
-        raise CheckpointError(expected(f"the file {path}", "a saved method", str(reason))) from reason
+    tensors, about = read_tensors(path)
     if about.get("method") != kind.__name__:
         raise CheckpointError(expected(f"the file {path}", f"a saved {kind.__name__}", about.get("method")))
     values: dict[str, Any] = {**json.loads(about["settings"]), **tensors}

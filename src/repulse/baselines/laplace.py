@@ -183,9 +183,16 @@ class LaplaceTorch:
         with warnings.catch_warnings(), torch.enable_grad(), torch.random.fork_rng(devices=[]):
             warnings.simplefilter("ignore")  # of its dependencies about each other, at import and in the fit
             make = _laplace_torch()
-            self.posterior = make(model, "classification", subset_of_weights="all", hessian_structure=structure)
-            self.posterior.fit(loader)
-            self.posterior.optimize_prior_precision(method="marglik", pred_type="glm")
+            try:
+                self.posterior = make(model, "classification", subset_of_weights="all", hessian_structure=structure)
+                self.posterior.fit(loader)
+                self.posterior.optimize_prior_precision(method="marglik", pred_type="glm")
+            except (SystemExit, RuntimeError, ValueError) as reason:  # it ends the program where it gives up
+                largest = max(float(part.abs().amax()) for part in (features, weight, bias))
+                got = f"values up to {largest:.3g}, of which laplace-torch makes none"
+                raise DataError(
+                    expected("features and last layer", "such that the curvature is finite", got)
+                ) from reason
 
     def covariances(self, features: Tensor) -> Float[Tensor, "B K K"]:
         with torch.enable_grad(), warnings.catch_warnings():

@@ -8,6 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from repulse.errors import DataError, expected
 from repulse.particles.fit import fit_heads
 from repulse.recipe import LL_E
 
@@ -23,6 +24,10 @@ class LastLayer:
 
     weight: Float[Tensor, "K d"]
     bias: Float[Tensor, " K"]
+
+    def __post_init__(self) -> None:
+        if not bool(self.weight.isfinite().all() and self.bias.isfinite().all()):
+            raise DataError(expected("the last layer", "finite", "NaN or infinite weights"))
 
     @classmethod
     def fit(

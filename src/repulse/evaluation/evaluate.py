@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from repulse._files import with_nan, without_nan, write_whole
+from repulse._files import explaining_writes, with_nan, without_nan, write_whole
 from repulse._html import table
 from repulse._progress import progress_bar
 from repulse.backbone.batches import input_batches, labelled_batches, limit_batch_size
@@ -99,7 +99,8 @@ class Evaluation:
         """Return everything as JSON, with null for NaN, and write it to a file if there is a path."""
         text = json.dumps({"format": FORMAT, **without_nan(asdict(self))}, indent=1, allow_nan=False) + "\n"
         if path is not None:
-            write_whole(path, text)
+            with explaining_writes(path):
+                write_whole(path, text)
         return text
 
     @staticmethod

@@ -10,7 +10,7 @@ from importlib.resources import files
 from pathlib import Path
 from string import Template
 
-from repulse._files import write_whole
+from repulse._files import explaining_writes, write_whole
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,8 @@ class Page:
 
     def write(self, path: str | Path) -> Path:
         """Write the page; an interruption leaves the old file or the new one, never half of one."""
-        return write_whole(path, self.html())
+        with explaining_writes(path):
+            return write_whole(path, self.html())
 
 
 def document(title: str, style: str, body: str, script: str = "") -> str:

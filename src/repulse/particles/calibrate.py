@@ -233,6 +233,21 @@ def centre_numbers(
     return made
 
 
+@torch.no_grad()
+def centre_known_noise(made: CentredHeads, validation: Validation) -> CentredHeads:
+    """Choose the share of the network in the centre of a regression whose noise is known."""
+    parts = [made.uncentred(part) for part in row_chunks(validation[0])]
+    means = torch.cat([part[0] for part in parts], dim=1).double().mean(dim=0)
+    outputs = torch.cat([part[1] for part in parts]).double()  # pyright: ignore[reportCallIssue, reportArgumentType]
+    targets = validation[1].double().reshape(len(outputs), -1)
+    alphas = tuple(_better_centre(targets[:, k], outputs[:, k], means[:, k]) for k in range(targets.shape[1]))
+    if isinstance(made.task, Regression):
+        made.centre = Centre(alphas[0])
+    elif isinstance(made.task, Multiregression):
+        made.task = dataclasses.replace(made.task, shares=alphas)
+    return made
+
+
 def _choose_number(
     assumed: Assumed, targets: Tensor, network: Tensor, means: Float[Tensor, "n B"], grown: Float[Tensor, " B"]
 ) -> tuple[float, Noise]:

@@ -6,11 +6,14 @@ With `h_i` the outputs of the heads as fitted, `z_0` those of the network, and `
 
 so that heads carry nothing but disagreement. Inside the data `s = 1` and the mean prediction is the network's, once
 calibrated; outside, the network's own confidence, which grows without bound along a ray, fades, and disagreement shows.
-`alpha` and `T` are chosen on labels that the network has not seen; without any, `alpha = T = 1` keeps the network.
+`alpha` and `T` are chosen on labels that the network has not seen; without any, `alpha = T = 1` keeps the network. If
+these labels show that the network is still right where it is let go of first, that begins at twice the distance: `s(x)`
+is divided by a reach of 2, and stays at least 1.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -30,6 +33,12 @@ ALPHAS = (1.0, 0.5, 0.0)
 MARGIN = 2.0
 """Nats, in total over the validation data, by which another centre must beat the network's: few labels cannot tell."""
 
+LATER = 2.0
+"""Reach that is tried besides 1: the network is let go of at twice the distance (of squares)."""
+
+LATER_GAIN = 0.5, 0.002
+"""Nats in all, and per label, that a longer reach must gain: within it, disagreement is seen less well."""
+
 LOG_TEMPERATURES = (-2.0, 2.5, 46)
 """First, last and number of the logarithms of temperatures that are tried."""
 
@@ -45,17 +54,23 @@ class Centre:
         alpha: share of the network; the rest is the mean of the heads.
         temperature: T, by which the centre of logits is divided.
         gain: factor on the deviations of the heads; that of regression is chosen with the noise.
+        reach: factor on the distance from which on the network is let go.
         cost: what the choice minimised, in nats over all validation samples; None where nothing was chosen.
     """
 
     alpha: float = 1.0
     temperature: float = 1.0
     gain: float = 1.0
+    reach: float = 1.0
     cost: float | None = None
 
     def __post_init__(self) -> None:
-        for name in ("alpha", "temperature", "gain"):
-            check_number(name, getattr(self, name), positive=name == "temperature")
+        for name in ("alpha", "temperature", "gain", "reach"):
+            check_number(name, getattr(self, name), positive=name in ("temperature", "reach"))
+
+    def let_go(self, release: Float[Tensor, " B"]) -> Float[Tensor, " B"]:
+        """Return the release that begins at the reach: `max(1, s / reach)`."""
+        return release if self.reach == 1 else (release / self.reach).clamp_min(1.0)
 
 
 def recentred(
@@ -95,7 +110,7 @@ def choose_centre(
     targets: Tensor,
     task: Task,
 ) -> Centre:
-    """Choose `alpha` and `T` by the task's cost, plus `(log T)^2 / (2 spread^2)`, on labels nothing was fitted to.
+    """Choose `alpha`, `T` and the reach by the task's cost, plus `(log T)^2 / (2 spread^2)`, on labels it has not seen.
 
     Args:
         network: logits of the network, or None where there is no network: then the heads' mean is the centre.
@@ -104,14 +119,36 @@ def choose_centre(
         targets: as the task has them.
         task: what the outputs mean.
     """
-    best, least = Centre(0.0 if network is None else 1.0), math.inf
+    share = 0.0 if network is None else 1.0
+    best, margin = _best_temperature(network, heads, release, targets, task, Centre(share)), 0.0
+    for alpha in ALPHAS[1:] if network is not None else ():
+        other = _best_temperature(network, heads, release, targets, task, Centre(alpha))
+        if _cost(other) + MARGIN < _cost(best) + margin:
+            best, margin = other, MARGIN
+    if float(release.max()) > 1:
+        later = _best_temperature(network, heads, release, targets, task, Centre(best.alpha, reach=LATER))
+        needed = max(LATER_GAIN[0], LATER_GAIN[1] * len(release))
+        if _cost(later) + needed < _cost(best):
+            best, margin = later, margin + needed
+    return dataclasses.replace(best, cost=_cost(best) + margin)
+
+
+def _best_temperature(
+    network: Tensor | None, heads: Tensor, release: Tensor, targets: Tensor, task: Task, centre: Centre
+) -> Centre:
+    """Return a centre with its best temperature, and what that costs."""
     low, high, count = LOG_TEMPERATURES
-    for alpha in (0.0,) if network is None else ALPHAS:
-        margin = MARGIN if alpha < 1 and network is not None else 0.0
-        for step in range(count):
-            log_t = low + (high - low) * step / (count - 1)
-            outputs = task.recentred(heads, network, release, Centre(alpha, math.exp(log_t)))
-            cost = task.calibration_cost(outputs, targets) + log_t**2 / (2 * LOG_TEMPERATURE_SPREAD**2) + margin
-            if cost < least:
-                best, least = Centre(alpha, math.exp(log_t), cost=cost), cost
+    best: Centre | None = None
+    for step in range(count):
+        log_t = low + (high - low) * step / (count - 1)
+        tried = dataclasses.replace(centre, temperature=math.exp(log_t))
+        outputs = task.recentred(heads, network, centre.let_go(release), tried)
+        cost = task.calibration_cost(outputs, targets) + log_t**2 / (2 * LOG_TEMPERATURE_SPREAD**2)
+        if best is None or cost < _cost(best):
+            best = dataclasses.replace(tried, cost=cost)
+    assert best is not None
     return best
+
+
+def _cost(centre: Centre) -> float:
+    return math.inf if centre.cost is None else centre.cost

@@ -14,6 +14,12 @@ def check_values(name: str, values: Tensor, error: type[DataError] = DataError) 
     """Refuse what is not a non-empty float tensor of finite numbers."""
     if not isinstance(values, Tensor):
         raise error(expected(name, "a tensor", type(values).__name__))
+    if values.layout != torch.strided:
+        raise error(expected(name, "a dense tensor; call its `to_dense()`", f"one of layout {values.layout}"))
+    if not values.ndim:
+        raise error(expected(name, "of shape (samples, ...)", "a single number"))
+    if values.is_meta:
+        raise error(expected(name, "a tensor with values", "one on the meta device"))
     if not values.numel():
         raise error(expected(name, "non-empty", f"shape {tuple(values.shape)}"))
     if not values.is_floating_point():

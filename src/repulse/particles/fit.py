@@ -3,20 +3,31 @@
 from __future__ import annotations
 
 import dataclasses
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
+from repulse._finite import comparable
 from repulse._mapped import row_chunks
+from repulse._modes import without_autocast
 from repulse.errors import (
     DataError,
+    FitWarning,
     NonFiniteLossError,
     check_positive_integer,
     expected,
 )
-from repulse.particles.calibrate import HELD_OUT, assume_noise_of, centre_classes, centre_numbers, release_of
+from repulse.particles.calibrate import (
+    HELD_OUT,
+    assume_noise_of,
+    centre_classes,
+    centre_known_noise,
+    centre_numbers,
+    release_of,
+)
 from repulse.particles.centre import MARGIN, Centre
 from repulse.particles.centred import CentredHeads
 from repulse.particles.checks import check_repulsion, check_values
@@ -34,6 +45,9 @@ from repulse.recipe import Recipe, check_recipe
 TAP_SCALES = (TAP_SCALE, 1.0)
 """Spreads of whitened features that are tried; the first stays unless beaten."""
 
+ALONE_STRENGTH = 0.03
+"""Strength, if it is "auto", of a regression without a network: more would inflate the noise that its heads predict."""
+
 WARM_SHARE = 0.1
 """Share of the passes that a fit needs which starts from fitted heads."""
 
@@ -44,7 +58,8 @@ PRETRAINED_NOISE = 0.1
 """Noise added to copies of a pretrained last layer, relative to the standard deviation of its weights."""
 
 
-@torch.inference_mode(False)  # whatever the caller's mode is
+@torch.inference_mode(False)  # whatever the caller's modes are
+@without_autocast()
 def fit_heads(
     features: Tensor,
     targets: Tensor,
@@ -113,6 +128,13 @@ def fit_heads(
     held_out = None if validation is None else _check_validation(validation, features, task, recipe)
     fit = _Fit(features, targets, repulsion_features, recipe, task, taps, start, warm, progress)
     if recipe.centre == "heads" or not (recipe.whiten and recipe.distances):
+        if recipe.centre == "network" and start is not None:
+            warnings.warn(
+                "Heads that see no distances (`whiten=False` or `distances=False`) are left as they were fitted, not "
+                "put around the network, which nothing would let go of far away. Say `centre='heads'` if you mean it.",
+                FitWarning,
+                stacklevel=2,
+            )
         plain = dataclasses.replace(fit, recipe=recipe.replace(distances=False))
         return plain.run(TAP_SCALE if isinstance(recipe.tap_scale, str) else recipe.tap_scale)[0]
     network = None if start is None else check_last_layer(start, task, features.shape[1] - taps)
@@ -190,7 +212,12 @@ def _fit_classes(
     found: CentredHeads | None = None
     release: Release | None = None
     for scale in scales:
-        heads, view = fit.run(scale)
+        try:
+            heads, view = fit.run(scale)
+        except NonFiniteLossError:
+            if found is None:
+                raise
+            continue  # there are heads, if not the best ones
         assert view.distances is not None
         release = release or release_of(view.distances, fit.features, fit.taps, validation)
         made = centre_classes(heads, view, release, network, validation)
@@ -210,12 +237,15 @@ def _fit_numbers(
     """Fit a regression's heads around the network, with noise that validation rows show, or that must be assumed."""
     scale = 1.0 if isinstance(fit.recipe.tap_scale, str) else fit.recipe.tap_scale
     if network is None:
-        return dataclasses.replace(fit, recipe=fit.recipe.replace(distances=False)).run(scale)[0]
+        strength = ALONE_STRENGTH if isinstance(fit.recipe.strength, str) else fit.recipe.strength
+        alone = fit.recipe.replace(distances=False, strength=strength)
+        return dataclasses.replace(fit, recipe=alone).run(scale)[0]
     if fit.recipe.noise is not None:
         heads, view = fit.run(scale)
         assert view.distances is not None
         release = release_of(view.distances, fit.features, fit.taps, validation)
-        return CentredHeads.around(heads, view.distances, release, network, Centre(), heads.task)
+        made = CentredHeads.around(heads, view.distances, release, network, Centre(), heads.task)
+        return made if validation is None else centre_known_noise(made, validation)
     assumed = assume_noise_of(fit.features, fit.targets, network, validation, inputs)
     held_out = validation
     if validation is None:
@@ -255,7 +285,7 @@ def _check_validation(
         )
     if not isinstance(targets, Tensor):
         raise DataError(expected("the targets of `validation`", "a tensor", type(targets).__name__))
-    checked = targets
+    targets = checked = comparable(targets)
     if not _is_one_class(targets, len(rows), task):
         checked, task = task.from_targets(targets, len(rows), recipe, task.class_count)
     return rows.detach().to(features.device), checked.to(features.device, task.target_dtype)
@@ -281,6 +311,7 @@ def check_last_layer(start: tuple[Tensor, Tensor], task: Task, penultimate: int)
     return weight, bias
 
 
+@without_autocast()
 def fit_networks(
     networks: Sequence[nn.Module],
     inputs: Tensor,
@@ -309,12 +340,29 @@ def fit_networks(
     if recipe.prior == "function":
         raise DataError(expected("recipe.prior", "'weights' for networks", "'function'"))
     check_values("inputs", inputs)
+    _check_networks(networks, inputs)
     recipe = check_repulsion("repulsion_inputs", repulsion_inputs, inputs, recipe)
     targets, task = _check_targets(targets, len(inputs), recipe, classes)
     particles = Networks(networks, task)
     targets = targets.to(inputs.device, task.target_dtype or inputs.dtype)
     _run(particles, FitData(inputs, targets, repulsion_inputs, identity, task), recipe, progress)
     return particles
+
+
+def _check_networks(networks: Sequence[nn.Module], inputs: Tensor) -> None:
+    """Refuse networks that cannot be trained on these inputs."""
+    if not isinstance(networks, Sequence | nn.ModuleList) or not len(networks):
+        got = type(networks).__name__ if not isinstance(networks, Sequence) else "none"
+        raise DataError(expected("networks", "a list of modules", got))
+    for i, network in enumerate(networks):
+        if not isinstance(network, nn.Module):
+            raise DataError(expected(f"networks[{i}]", "a module", type(network).__name__))
+        trained = [parameter for parameter in network.parameters() if parameter.requires_grad]
+        if not trained:
+            raise DataError(expected(f"networks[{i}]", "a module with parameters that require gradients", "none"))
+        if trained[0].dtype != inputs.dtype or trained[0].device != inputs.device:
+            wanted = f"{trained[0].dtype} on {trained[0].device}, as `networks[{i}]`"
+            raise DataError(expected("inputs", wanted, f"{inputs.dtype} on {inputs.device}"))
 
 
 def _seen(features: Tensor, view: View) -> Tensor:
@@ -417,4 +465,4 @@ def _check_targets(targets: Tensor, samples: int, recipe: Recipe, classes: int |
         check_positive_integer("classes", classes)
     if not isinstance(targets, Tensor):
         raise DataError(expected("targets", "a tensor", type(targets).__name__))
-    return KINDS[recipe.task].from_targets(targets, samples, recipe, classes)
+    return KINDS[recipe.task].from_targets(comparable(targets), samples, recipe, classes)

@@ -7,6 +7,7 @@ pulled back through the training batch and the repulsion through the repulsion b
 
 from __future__ import annotations
 
+import math
 from typing import Any, get_args
 
 import torch
@@ -17,6 +18,9 @@ from repulse.errors import DataError, check_choice, check_number, expected
 from repulse.particles.kernels import Pairs, evaluate
 from repulse.particles.rules import DIRECTIONS
 from repulse.recipe import Bandwidth, Comparison, Kernel, OutputSpace, Rule
+
+LARGEST, LARGEST_DOUBLE = 1e15, 1e150
+"""Sizes of outputs up to which sums of their squares have room in single and in double precision."""
 
 
 class _Repulsion(torch.autograd.Function):
@@ -121,8 +125,8 @@ def repulsion(
     check_choice("rule", rule, get_args(Rule))
     check_choice("compare", compare, get_args(Comparison))
     _check(outputs, on, kernel, bandwidth)
-    loss, _ = repel(in_space(outputs, on), rule, kernel, bandwidth, compare)
-    return loss
+    loss, _ = repel(in_space(_with_room(outputs), on), rule, kernel, bandwidth, compare)
+    return loss.to(outputs.dtype)
 
 
 def kernel_matrix(
@@ -134,7 +138,16 @@ def kernel_matrix(
 ) -> Float[Tensor, "n n"]:
     """Compute kernel values between n particles, without gradient: how close they are. Arguments as `repulsion`."""
     _check(outputs, on, kernel, bandwidth)
-    return evaluate(in_space(outputs, on).flatten(start_dim=1), kernel, bandwidth).k
+    k = evaluate(in_space(_with_room(outputs), on).flatten(start_dim=1), kernel, bandwidth).k
+    return k if outputs.dtype == torch.float64 else k.float()
+
+
+def _with_room(outputs: Tensor) -> Tensor:
+    """Return outputs in double precision if their squares would overflow in single; refuse those that would in both."""
+    size = float(outputs.detach().abs().amax())
+    if LARGEST_DOUBLE < size < math.inf:
+        raise DataError(expected("outputs", f"at most {LARGEST_DOUBLE:g} in size", f"{size:.3g}"))
+    return outputs.double() if LARGEST < size < math.inf else outputs
 
 
 def _check(outputs: Tensor, on: str, kernel: str, bandwidth: str | float) -> None:

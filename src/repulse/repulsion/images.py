@@ -53,6 +53,8 @@ def check_images(name: str, batch: Tensor) -> None:
     if batch.ndim not in (3, 4) or not (batch.is_floating_point() or batch.dtype == torch.uint8):
         wanted = f"float or uint8 images of shape (batch, channels, height, width) for {name}"
         raise RepulsionError(expected("inputs", wanted, f"{batch.dtype} of shape {tuple(batch.shape)}"))
+    if not batch.numel():
+        raise RepulsionError(expected("inputs", f"images with pixels for {name}", f"shape {tuple(batch.shape)}"))
 
 
 def resample(images: Float[Tensor, "B C H W"], grid: Float[Tensor, "B H W 2"]) -> Float[Tensor, "B C H W"]:

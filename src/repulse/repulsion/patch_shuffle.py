@@ -11,6 +11,9 @@ from repulse.errors import RecipeError, RepulsionError, check_positive_integer, 
 from repulse.repulsion.images import ImageSource
 from repulse.repulsion.source import permutations
 
+MAX_TILES = 2**20
+"""Tiles of an image, at most: one for each of a million pixels."""
+
 
 class PatchShuffle(ImageSource):
     """Cut each image into equal tiles and permute them; never the identity.
@@ -25,6 +28,8 @@ class PatchShuffle(ImageSource):
         check_positive_integer("tiles", tiles)
         if tiles < 2:
             raise RecipeError(expected("tiles", "at least 2", tiles))
+        if tiles > MAX_TILES:
+            raise RecipeError(expected("tiles", f"at most {MAX_TILES:,}", f"{tiles:,}"))
         self.tiles = tiles
         self.rows = max(r for r in range(1, math.isqrt(tiles) + 1) if tiles % r == 0)
         self.columns = tiles // self.rows

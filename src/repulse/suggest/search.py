@@ -227,8 +227,13 @@ class Search:
         return Trial(name, strength, layers, others, gain, spread, mistakes[0], nll, costly, gain + better)
 
     def _mistakes(self) -> Tensor:
-        """Return which held-out rows the network gets wrong; of a regression the tenth with the largest errors."""
+        """Return which held-out rows the network gets wrong; of a regression the tenth with the largest errors.
+
+        Where a row has several targets there is no one mistake, and none counts.
+        """
         rows, targets = self.held_out
+        if targets.ndim > 1:
+            return torch.zeros(len(rows), dtype=torch.bool, device=rows.device)
         outputs = network_outputs(self.last_layer, rows)
         if self.classes is not None:
             return outputs.argmax(dim=1) != targets

@@ -12,20 +12,27 @@ import http.client
 import shutil
 import time
 import urllib.error
+import urllib.parse
 import urllib.request
 from pathlib import Path
 
-from filelock import FileLock
 from tqdm import tqdm
 
+from repulse._locks import locked
 from repulse.errors import DataError
 from repulse_lab.data.archives import DAMAGED, extract, extract_folder
 from repulse_lab.data.remotes import Remote
 
 CHUNK = 1 << 20
+UNKNOWN_MEGABYTES = 500
+"""Size of a download, at most, of which the catalogue does not say that it is large."""
 TRIES = 5
 PAUSE = 1.0
 """Seconds before the second try; twice as long before each further one."""
+
+
+class _RefusedError(Exception):
+    """What the server says or sends cannot be right."""
 
 
 def missing(remote: Remote, root: Path) -> list[str]:
@@ -38,10 +45,11 @@ def fetch(remote: Remote, root: Path, progress: bool = True) -> None:
     """Download what is missing. A wrong digest leaves nothing behind; a kill leaves what the next call goes on with."""
     if not missing(remote, root):
         return
+    _check_address(remote)
     work = root / ".fetch"
     try:
         root.mkdir(parents=True, exist_ok=True)
-        with FileLock(root / ".fetch.lock"):
+        with locked(root / ".fetch.lock", f"downloads to {root}"):
             work.mkdir(exist_ok=True)
             try:
                 if wanted := missing(remote, root):  # another process may have been faster
@@ -51,6 +59,21 @@ def fetch(remote: Remote, root: Path, progress: bool = True) -> None:
                     work.rmdir()
     except OSError as reason:
         raise DataError(f"Expected to write {remote.name} to {root}, but it failed: {reason}.") from reason
+
+
+def _check_address(remote: Remote) -> None:
+    """Refuse what anybody on the way could have changed: a plain address without digests of what it gives."""
+    parts = urllib.parse.urlsplit(remote.url)
+    vouched = remote.digest or (remote.files and not remote.folders and all(remote.files.values()))
+    if parts.scheme not in ("http", "https"):
+        raise DataError(f"Expected {remote.name} to have an address of https, but got {remote.url!r}.")
+    if parts.scheme == "http" and not vouched and parts.hostname not in ("localhost", "127.0.0.1"):
+        raise DataError(f"Expected {remote.name} to have an address of https or a digest, but got {remote.url!r}.")
+
+
+def most_bytes(remote: Remote) -> int:
+    """Return how many bytes a download may have: twice what is known of it."""
+    return (2 * remote.megabytes or UNKNOWN_MEGABYTES) * 10**6
 
 
 def _fetch(remote: Remote, root: Path, work: Path, wanted: list[str], progress: bool) -> None:
@@ -81,6 +104,9 @@ def _download(remote: Remote, part: Path, progress: bool) -> None:
         try:
             _go_on(remote, part, progress)
             return
+        except _RefusedError as reason:
+            part.unlink(missing_ok=True)
+            raise DataError(f"Expected to download {remote.name} from {remote.url}, but {reason}.") from reason
         except (OSError, http.client.HTTPException) as reason:
             if attempt == TRIES - 1 or _is_final(reason, attempt):
                 kept = part.stat().st_size if part.exists() else 0
@@ -116,11 +142,17 @@ def _go_on(remote: Remote, part: Path, progress: bool) -> None:
     with answer:
         if have and not str(answer.headers.get("Content-Range")).startswith(f"bytes {have}-"):
             have = 0
-        length = answer.headers.get("Content-Length")
+        length, most = answer.headers.get("Content-Length"), most_bytes(remote)
+        if length is not None and not length.strip().isdecimal():
+            raise _RefusedError(f"the server says it has {length!r} bytes")
         size = have + int(length) if length else None
+        if size is not None and size > most:
+            raise _RefusedError(f"it has {size:,} bytes where {most:,} would be many")
         bar = tqdm(total=size, initial=have, desc=remote.name, unit="B", unit_scale=True, disable=not progress)
         with bar, part.open("ab" if have else "wb") as file:
             while chunk := answer.read(CHUNK):
+                if file.tell() + len(chunk) > most:
+                    raise _RefusedError(f"more than {most:,} bytes came")
                 file.write(chunk)
                 bar.update(len(chunk))
             if size is not None and file.tell() < size:

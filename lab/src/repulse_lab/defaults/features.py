@@ -7,10 +7,9 @@ from functools import cached_property
 from pathlib import Path
 
 import torch
-from safetensors.torch import load_file, save
 from torch import Tensor
 
-from repulse._files import write_whole
+from repulse._tensors import kept_tensors, write_tensors
 from repulse.backbone import Backbone, split
 from repulse.baselines import LastLayer
 from repulse_lab.defaults.problem import Samples, Trained, digest_of
@@ -90,9 +89,10 @@ class FeatureSets:
             return features_of(self.backbone, samples)
         taps = [f"{tap.name}:{tap.columns}" for tap in self.backbone.taps]
         path = self.folder / f"{digest_of({}, samples.digest(), self._network, *taps)}.safetensors"
-        if not path.exists():
-            write_whole(path, save({"features": features_of(self.backbone, samples).contiguous()}))
-        return load_file(path)["features"]
+        if (kept := kept_tensors(path)) is None:
+            kept = {"features": features_of(self.backbone, samples)}
+            write_tensors(path, kept)
+        return kept["features"]
 
     @cached_property
     def _network(self) -> str:

@@ -6,10 +6,9 @@ from functools import partial
 from pathlib import Path
 
 import torch
-from safetensors.torch import load_file, save
 from torch import nn
 
-from repulse._files import write_whole
+from repulse._tensors import kept_tensors, write_tensors
 from repulse.backbone import split
 from repulse_lab.defaults.features import features_of
 from repulse_lab.defaults.problem import Samples
@@ -31,10 +30,11 @@ def train_last_layer(
         keep: folder for the features of the training samples and for the layer.
     """
     path = keep / f"penultimate-{train.digest()}.safetensors"
-    if not path.exists():
+    if (kept := kept_tensors(path)) is None:
         backbone = split(network, train.batch(torch.arange(8)), layers="last", last_layer=name)
-        write_whole(path, save({"features": features_of(backbone, train).contiguous()}))
-    features = load_file(path)["features"]
+        kept = {"features": features_of(backbone, train)}
+        write_tensors(path, kept)
+    features = kept["features"]
     build = partial(nn.Linear, features.shape[1], classes)
     layer = trained_network(build, Samples(features, train.targets), schedule, seed, keep / f"{seed}-0.safetensors")
     setattr(network, name, layer)

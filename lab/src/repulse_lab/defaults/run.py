@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -12,7 +11,7 @@ from functools import cache
 from pathlib import Path
 
 import repulse
-from repulse._files import with_nan, without_nan, write_whole
+from repulse._files import sealed, unsealed, with_nan, without_nan, write_whole
 from repulse.errors import RepulseError
 from repulse_lab.defaults.measures import measure
 from repulse_lab.defaults.methods import METHODS, Bench, Method
@@ -75,23 +74,30 @@ class Results:
 
     def read(self, problem: str, seed: int, method: Method) -> Row | None:
         """Read a row; None if there is none, or if the library has fitted it in another way."""
-        path = self.path(problem, seed, method)
-        if not path.exists():
+        row = _row_in(self.path(problem, seed, method))
+        if row is None:
             return None
-        row = Row(**with_nan(json.loads(path.read_text(encoding="utf-8"))))
         return row if not method.library or row.code == code_digest() else None
 
     def write(self, row: Row) -> None:
         """Keep a row."""
         path = self.path(row.problem, row.seed, METHODS[row.method])
-        write_whole(path, json.dumps(without_nan(asdict(row)), indent=1) + "\n")
+        write_whole(path, sealed(without_nan(asdict(row))))
 
     def rows(self, problem: str) -> list[Row]:
         """Read all rows of a problem, of this label and of those shared by all labels, whatever code they are of."""
         paths = [p for s in (SHARED, self.label) for p in (self.folder / s / "rows" / problem).glob("*.json")]
-        rows = [Row(**with_nan(json.loads(path.read_text(encoding="utf-8")))) for path in paths]
+        rows = [row for path in paths if (row := _row_in(path)) is not None]
         order = list(METHODS)
         return sorted(rows, key=lambda row: (order.index(row.method), row.seed))
+
+
+def _row_in(path: Path) -> Row | None:
+    """Read a row; None if it is not there, or was damaged, so that it is measured again."""
+    try:
+        return Row(**with_nan(unsealed(path.read_bytes())))
+    except (OSError, ValueError, TypeError):
+        return None
 
 
 def run(

@@ -1,4 +1,4 @@
-"""Tables: classes of scikit-learn's small sets and of a synthetic one, and the UCI regressions."""
+"""Tables: classes of scikit-learn's small sets and of synthetic ones, its regressions, and those of UCI."""
 
 from __future__ import annotations
 
@@ -94,7 +94,23 @@ def _ring(train: Tensor, generator: torch.Generator) -> Tensor:
 def uci(name: str, schedule: Schedule, seed: int, root: Path, keep: Path) -> Trained:
     """Put together a regression on one of its published splits; a sixth of the training rows validate."""
     parts = [data.load(f"uci-{name}", f"{part}-{seed % 5}", root) for part in ("train", "test")]
-    (x, y), (x_test, y_test) = ((torch.as_tensor(p.inputs), torch.as_tensor(p.targets)) for p in parts)
+    rows, test = ((torch.as_tensor(part.inputs), torch.as_tensor(part.targets)) for part in parts)
+    return _numbers(rows, test, schedule, seed, keep)
+
+
+def numbers(load: Callable[[], Any], rows: int, schedule: Schedule, seed: int, root: Path, keep: Path) -> Trained:
+    """Put together a regression of which `rows` train and validate, and all others test."""
+    x, y = (torch.from_numpy(part).float() for part in load())
+    order = torch.randperm(len(y), generator=torch.Generator().manual_seed(1000 + seed))
+    used, test = order[:rows], order[rows:]
+    return _numbers((x[used], y[used]), (x[test], y[test]), schedule, seed, keep)
+
+
+def _numbers(
+    rows: tuple[Tensor, Tensor], test: tuple[Tensor, Tensor], schedule: Schedule, seed: int, keep: Path
+) -> Trained:
+    """Put together a regression from rows, a sixth of which validate, and test rows."""
+    (x, y), (x_test, y_test) = rows, test
     generator = torch.Generator().manual_seed(seed)
     validating, training = torch.randperm(len(y), generator=generator).tensor_split([len(y) // 6])
     x, x_validation, x_test = standardised(x[training], x[validating], x_test)
@@ -121,6 +137,24 @@ def _moons() -> Any:
     return make_moons(1000, noise=0.2, random_state=0)
 
 
+def _circles() -> Any:
+    from sklearn.datasets import make_circles
+
+    return make_circles(1000, noise=0.12, factor=0.6, random_state=0)
+
+
+def _quantiles() -> Any:
+    from sklearn.datasets import make_gaussian_quantiles
+
+    return make_gaussian_quantiles(n_samples=2000, n_features=6, n_classes=3, random_state=0)
+
+
+def _friedman(number: int, noise: float) -> Any:
+    from sklearn import datasets
+
+    return getattr(datasets, f"make_friedman{number}")(2000, noise=noise, random_state=0)
+
+
 def _bundled(name: str) -> Any:
     from sklearn import datasets
 
@@ -137,6 +171,14 @@ def _synthetic() -> Any:
 
 PROBLEMS = (
     Problem("moons", "two moons, MLP", "moons", "choosing", partial(classes, _moons, lambda _: (), SMALL)),
+    Problem("circles", "two circles, MLP", "circles", "choosing", partial(classes, _circles, lambda _: (), SMALL)),
+    Problem(
+        "quantiles",
+        "shells of a Gaussian with six columns, three classes, MLP",
+        "quantiles",
+        "reporting",
+        partial(classes, _quantiles, lambda _: (), SMALL),
+    ),
     Problem(
         "breast-cancer",
         "breast cancer, 30 columns, MLP",
@@ -164,6 +206,14 @@ PROBLEMS = (
         "synthetic-20",
         "choosing",
         partial(classes, _synthetic, lambda seed: (2 * seed % 22, (2 * seed + 1) % 22), LARGE),
+    ),
+    *(
+        Problem(name, f"{title}, MLP stopped early", name, role, partial(numbers, load, rows, EARLY), "regression")
+        for name, title, role, load, rows in (
+            ("diabetes", "diabetes of scikit-learn", "choosing", partial(_bundled, "diabetes"), 345),
+            ("friedman-1", "Friedman's first function", "choosing", partial(_friedman, 1, 1.0), 480),
+            ("friedman-3", "Friedman's third function", "reporting", partial(_friedman, 3, 0.05), 480),
+        )
     ),
     *(
         Problem(

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
-from safetensors import safe_open
-from safetensors.torch import load_file, save
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from repulse._files import write_whole
+from repulse._tensors import read_tensors, write_tensors
+from repulse.errors import CheckpointError
 from repulse_lab.defaults.problem import Samples
 
 
@@ -72,14 +72,13 @@ def trained_network(
         network = build()
     stopping = validation.digest() if validation is not None and schedule.patience is not None else ""
     digest = f"{train.digest()}-{stopping}-{sorted(asdict(schedule).items())}-{seed}-{network}"
-    if path.exists():
-        with safe_open(path, framework="pt") as file:
-            same = (file.metadata() or {}).get("digest") == digest
-        if same:
-            network.load_state_dict(load_file(path))
+    with suppress(CheckpointError):  # not there, or damaged
+        weights, about = read_tensors(path)
+        if about.get("training") == digest:
+            network.load_state_dict(weights)
             return network.eval()
     _train(network, train, schedule, seed, validation)
-    write_whole(path, save({k: v.contiguous() for k, v in network.state_dict().items()}, {"digest": digest}))
+    write_tensors(path, network.state_dict(), {"training": digest})
     return network.eval()
 
 

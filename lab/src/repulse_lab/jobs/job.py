@@ -23,9 +23,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from filelock import FileLock
 
-from repulse._files import write_whole
+from repulse._files import explaining_writes, read_regular, sealed, sweep, unsealed, write_whole
+from repulse._locks import locked
 from repulse._version import __version__
 from repulse.errors import CheckpointError, FitWarning, expected
 
@@ -114,7 +114,12 @@ class Job:
         return place.keep / "cells" / f"{self.key}.json"
 
     def done(self, place: Place) -> bool:
-        return self.path(place).is_file()
+        """Return whether its result is there, and as it was written: what was damaged is done again."""
+        try:
+            result(self, place)
+        except CheckpointError:
+            return False
+        return True
 
 
 @cache
@@ -185,8 +190,8 @@ def result(job: Job, place: Place) -> Result:
     """Return what a finished job found."""
     path = job.path(place)
     try:
-        return json.loads(path.read_text(encoding="utf-8"))["result"]
-    except (OSError, ValueError, KeyError) as reason:
+        return unsealed(read_regular(path))["result"]
+    except (OSError, ValueError, KeyError, RecursionError) as reason:
         raise CheckpointError(expected(f"the file {path}", "the result of a job", str(reason))) from reason
 
 
@@ -198,17 +203,21 @@ def execute(job: Job, place: Place) -> float:
     """
     path = job.path(place)
     locks = place.keep / "locks"
-    locks.mkdir(parents=True, exist_ok=True)
-    with FileLock(locks / job.key):  # another process may be at it
-        if path.is_file():
+    with explaining_writes(locks, "the folder of results"):
+        locks.mkdir(parents=True, exist_ok=True)
+    with locked(locks / job.key, "does the same job"):
+        if job.done(place):
             return 0.0
+        sweep(path)
         start = time.perf_counter()
         with one_thread(), warnings.catch_warnings(record=True) as warned:
             warnings.simplefilter("always", FitWarning)
             found = job.function(job.about, place)
         seconds = time.perf_counter() - start
         said = [str(one.message) for one in warned]
-        write_whole(path, json.dumps(_record(job, found, seconds, said), indent=1, allow_nan=False) + "\n")
+        text = sealed(_record(job, found, seconds, said))
+        with explaining_writes(path, "the folder of results"):
+            write_whole(path, text)
     return seconds
 
 

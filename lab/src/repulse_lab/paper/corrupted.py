@@ -11,11 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file, save
 from torch import Tensor
 
 from repulse import metrics
-from repulse._files import write_whole
+from repulse._tensors import read_tensors, write_tensors
 from repulse.backbone import split
 from repulse.prediction import ClassPrediction, Prediction
 from repulse_lab.data import load
@@ -46,7 +45,7 @@ def _pass_seconds(about: Mapping[str, Any]) -> float:
     seconds=_pass_seconds,
 )
 def corrupt_images(about: Mapping[str, Any], place: Place) -> Result:
-    """Features, by one network, of the first test images under one corruption at each severity, kept in a file."""
+    """Keep, in a file, features by one network of the first test images under one corruption at each severity."""
     images = images_of(problem_of(about["problem"]), place.data)
     network = load_network(about["problem"], about["network"], about["seed"], place)
     layers = "last" if about["network"]["name"] in NO_TAPS else "auto"
@@ -57,7 +56,7 @@ def corrupt_images(about: Mapping[str, Any], place: Place) -> Result:
         with torch.no_grad():
             parts = [backbone(images.prepared(part)) for part in batch.split(BATCH)]
         kept |= {f"features {severity}": torch.cat(parts), "targets": targets}  # the same at each severity
-    write_whole(_file(about, about["network"], about["seed"], about["kind"], place), save(kept))
+    write_tensors(_file(about, about["network"], about["seed"], about["kind"], place), kept)
     return {"figures": {"images": float(about["count"])}}
 
 
@@ -111,7 +110,7 @@ def judge_under_corruption(about: Mapping[str, Any], place: Place) -> Result:
     changes = [features_of(about["problem"], *one, place).transform(about.get("layers", "last")) for one in networks]
     found: dict[tuple[str, int], dict[str, float]] = {}
     for kind in (CLEAN, *KINDS):
-        files = [load_file(_file(about, *network, kind, place)) for network in networks]
+        files = [read_tensors(_file(about, *network, kind, place))[0] for network in networks]
         for severity in _severities(kind):
             parts = [change(file[f"features {severity}"]) for change, file in zip(changes, files, strict=True)]
             prediction = trial.method.predict(torch.cat(parts, dim=1))

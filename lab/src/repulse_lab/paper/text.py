@@ -12,12 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file, save
 from torch import Tensor, nn
 from tqdm import tqdm
 
 from repulse import metrics
-from repulse._files import write_whole
+from repulse._tensors import read_tensors, write_tensors
 from repulse.backbone import split
 from repulse.baselines import METHODS, LastLayer, Resources, build
 from repulse.evaluation.compare import INSIDE
@@ -78,7 +77,7 @@ def sentences(about: Mapping[str, Any], place: Place) -> Result:
         if data.targets is not None:
             kept[f"{name} labels"] = data.targets
     layer = classifier(kept["train"][:, : backbone.penultimate], kept["train labels"])
-    write_whole(path_of(about, place), save({**kept, "weight": layer.weight, "bias": layer.bias}))
+    write_tensors(path_of(about, place), {**kept, "weight": layer.weight, "bias": layer.bias})
     return {"figures": {name: float(len(features)) for name, features in kept.items() if name in SETS}}
 
 
@@ -119,7 +118,7 @@ def intents(about: Mapping[str, Any], place: Place) -> Result:
     path = path_of(about["sentences"], place)
     if not path.is_file():  # the numbers of the job are kept, its file was cleared away
         sentences(about["sentences"], place)
-    data = load_file(path)
+    data = read_tensors(path)[0]
     layer = LastLayer(data["weight"], data["bias"])
     width = layer.weight.shape[1]
     taps = data["train"].shape[1] - width if about["layers"] == "auto" else 0
@@ -149,7 +148,7 @@ def _roc(inside: Tensor, outside: Tensor, points: int = 80) -> list[list[float]]
 
 
 def plan(options: RunOptions) -> Plan:
-    """The same in both presets: there is no paper's own."""
+    """Plan the same in both presets: there is no paper's own."""
     missing = [f"CLINC150 ({part}) is not there." for part in SETS.values() if not options.has("clinc150", part)][:1]
     if any(importlib.util.find_spec(name) is None for name in (ENCODER, "transformers")):
         missing.append("The sentence encoder is not installed; `pip install 'repulse-lab[text]'` brings it.")

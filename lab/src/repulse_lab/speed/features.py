@@ -22,7 +22,7 @@ from repulse_lab.speed.predict import images
 from repulse_lab.speed.processes import ProcessError, start
 
 BATCHES, SIZE = 96, 128
-"""Enough of them that what is done once, such as the choice of a layout, weighs little more than it does in life."""
+"""Enough of them that what is done once weighs little more than it does in life."""
 LAYERS = {"last layer": "last", "with taps": "auto"}
 
 
@@ -88,7 +88,6 @@ def passes(network: nn.Module, batches: list[Tensor]) -> None:
 
 
 def extract(backbone: Backbone, batches: list[tuple[Tensor, Tensor]], folders: Iterator[Path] | None = None) -> None:
-    backbone.channels_last = False  # so that each pass finds out for itself
     compute_features(backbone, batches, None, cache=None if folders is None else next(folders), progress=False)
 
 

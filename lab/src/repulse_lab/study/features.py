@@ -11,12 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file, save
 from torch import Tensor, nn
 from tqdm import tqdm
 
-from repulse._files import write_whole
 from repulse._modes import evaluating
+from repulse._tensors import kept_tensors, write_tensors
 from repulse.backbone import Backbone, split
 from repulse.backbone.fingerprint import digest_of, fingerprint_of, settings_of
 from repulse.baselines import LastLayer
@@ -122,11 +121,11 @@ class NetworkFeatures:
         about += [] if source is None else [digest_of_code("repulse.repulsion")]
         key = hashlib.sha256(json.dumps(about).encode()).hexdigest()[:24]
         path = None if self.cache is None else self.cache / f"{key}.safetensors"
-        if path is not None and path.is_file():
-            return load_file(path)["features"]
+        if path is not None and (kept := kept_tensors(path)) is not None:
+            return kept["features"]
         features = self._compute(images, source) if source else self._each_once(images)
         if path is not None:
-            write_whole(path, save({"features": features}))
+            write_tensors(path, {"features": features})
         return features
 
     def _each_once(self, images: Tensor) -> Tensor:

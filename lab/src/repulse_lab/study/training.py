@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file, save
 from torch import nn
 
-from repulse._files import write_whole
+from repulse._tensors import read_tensors, write_tensors
 from repulse_lab.jobs.job import Job, Place, Result, work
 from repulse_lab.networks import build
 from repulse_lab.networks.train import SCHEDULES, train
@@ -102,7 +101,7 @@ def train_network(about: Mapping[str, Any], place: Place) -> Result:
     how = {"mean": problem.mean, "std": problem.std, "seed": about["seed"], "checkpoint": folder}
     schedule = SCHEDULES[about["network"]["schedule"]]
     last = train(network, images, targets, schedule, **how, progress=place.progress)[-1]
-    write_whole(_weights(job, place), save({k: v.contiguous() for k, v in network.state_dict().items()}))
+    write_tensors(_weights(job, place), network.state_dict())
     return {"figures": {"loss": last.loss, "training accuracy": 100 * last.accuracy}}
 
 
@@ -124,7 +123,7 @@ def load_network(problem: str, network: Mapping[str, Any], seed: int, place: Pla
     if network.get("schedule"):
         job = training_job(problem, network, seed)
         made = fresh(job.about)
-        made.load_state_dict(load_file(_weights(job, place)))
+        made.load_state_dict(read_tensors(_weights(job, place))[0])
     else:
         published = problem_of(problem).published[network["name"]]
         made = published.load(published.path(place.data))
