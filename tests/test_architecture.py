@@ -21,7 +21,7 @@ LAYERS = (
     {"decide", "active", "evaluation", "files"},
     {"suggest"},
     {"retrofit", "ensemble", "checkpoint", "kept", "baselines"},
-    {"summary"},
+    {"summary", "deploy"},
     {"functional", "particles", "backbone", "repulsion", "metrics"},
     {"multilabel_prediction", "multiregression_prediction", "position_prediction"},
     {"prediction", "recipe", "errors"},

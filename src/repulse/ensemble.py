@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import html
-import inspect
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
@@ -15,10 +14,11 @@ from torch import Tensor, nn
 
 from repulse import checkpoint
 from repulse import kept as kept_features
-from repulse.backbone.batches import explaining_failures, inputs_of, is_one_batch, to_device
+from repulse.backbone.batches import as_inputs, explaining_failures, inputs_of, is_one_batch, to_device
 from repulse.backbone.fingerprint import fingerprint_of
 from repulse.backbone.reading import bar, length_of, read_ahead, shuffles
 from repulse.backbone.split import Backbone
+from repulse.deploy import Deployed
 from repulse.errors import DataError, DataWarning, expected
 from repulse.kept import KeptFeatures
 from repulse.particles.at_positions import combined_positions, predict_positions
@@ -128,11 +128,7 @@ class Ensemble(nn.Module):
         In place of a single logit, the log of the odds; for regression the mean; `(B, 1)`, or `(B,)` if the network
         returns that.
         """
-        if named and inputs:  # all of them by name
-            bound = inspect.signature(self.model.forward).bind(*inputs, **named)
-            named = {key: value for key, value in bound.arguments.items() if key in bound.signature.parameters}
-        x = named if named else inputs[0] if len(inputs) == 1 else inputs
-        x = inputs_of(x, "x") if isinstance(x, Mapping) else x
+        x = as_inputs(self.model, inputs, named)
         if self.backbone.ending.positions:
             log_probs = combined_positions(self.heads, self.backbone.locate(x))
             return log_probs.movedim(1, -1) if self.backbone.ending.positions == "channels_last" else log_probs
@@ -222,6 +218,11 @@ class Ensemble(nn.Module):
         self._gate = gate.kept()
         return gate
 
+    @property
+    def has_gate(self) -> bool:
+        """Whether a gate is kept, which `gate()` returns."""
+        return self._gate is not None
+
     def save(self, folder: str | Path, features: bool = False) -> Path:
         """Write the heads, all that is known of their fit, and the last gate to a folder; the network is not in it.
 
@@ -273,6 +274,29 @@ class Ensemble(nn.Module):
         if self.backbone.ending.positions:
             got = "one with an output at every position"
             raise DataError(expected(f"the ensemble, for `{what}`,", "one with one output per input", got))
+
+    def deploy(self) -> Deployed:
+        """Return a plain module that maps inputs to named tensors, for serving and for export.
+
+        It costs little more than the network, because it checks nothing and adds no hooks when it is called: what
+        `predict` refuses comes out as NaN. Memory of weights is shared with the network and the heads.
+        """
+        self._check_whole("deploy")
+        return Deployed(self.backbone, self.heads)
+
+    def export(self, path: str | Path, example: Any = None) -> Path:
+        """Write the whole ensemble, network included, as an ONNX file (needs `pip install 'repulse[onnx]'`).
+
+        Outputs are those of `deploy`, such as `probs, aleatoric, epistemic, total`, and the number of samples is free.
+
+        Args:
+            path: of the file.
+            example: inputs of any number of samples; not needed if the ensemble knows their shapes from its fit.
+        """
+        from repulse.integrations.onnx import export
+
+        self._check_whole("export")
+        return export(self, path, example)
 
     def _is_one_batch(self, x: Any) -> bool:
         return is_one_batch(x, self.backbone.several)

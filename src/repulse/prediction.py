@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, SupportsIndex, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, SupportsIndex, TypeVar
 
 import numpy as np
 import torch
@@ -63,16 +63,21 @@ def uncertainties(log_probs: Float[Tensor, "n B K"]) -> tuple[Float[Tensor, " B"
 
     What is computed on the way stays in the processor's cache, and needs little memory however many classes there are.
     """
+    if torch.compiler.is_compiling():  # a compiler cuts loops for itself, and sizes may be symbols
+        return _uncertainties(log_probs, mean_log_probs(log_probs))
     n, _, classes = log_probs.shape
     few = MAX_ELEMENTS_CPU if log_probs.device.type == "cpu" else MAX_ELEMENTS_GPU
-    found = []
-    for part in log_probs.split(max(few // max(n * classes, 1), 1), dim=1):
-        probs = part.exp()
-        entropies = -_weighted(probs, part).sum(dim=-1)
-        divergences = _weighted(probs, part - mean_log_probs(part)).sum(dim=-1)
-        found.append((entropies.mean(dim=0), divergences.mean(dim=0).clamp(0.0, math.log(n))))
+    parts = log_probs.split(max(few // max(n * classes, 1), 1), dim=1)
+    found = [_uncertainties(part, mean_log_probs(part)) for part in parts]
     aleatoric, epistemic = zip(*found, strict=True)
     return torch.cat(aleatoric), torch.cat(epistemic)
+
+
+def _uncertainties(log_probs: Float[Tensor, "n B K"], log_mean: Float[Tensor, "B K"]) -> tuple[Tensor, Tensor]:
+    probs = log_probs.exp()
+    entropies = -_weighted(probs, log_probs).sum(dim=-1)
+    divergences = _weighted(probs, log_probs - log_mean).sum(dim=-1)
+    return entropies.mean(dim=0), divergences.mean(dim=0).clamp(0.0, math.log(log_probs.shape[0]))
 
 
 def _weighted(weights: Tensor, values: Tensor) -> Tensor:
@@ -94,6 +99,31 @@ def as_columns(name: str, values: Tensor) -> dict[str, np.ndarray]:
         raise DataError(expected("predictions for a table", "one, or a few, for each sample", got))
     known = values.detach().cpu().numpy()
     return {name: known} if known.ndim == 1 else {f"{name} {k}": known[:, k] for k in range(known.shape[1])}
+
+
+class ClassAnswer(NamedTuple):
+    """What a deployed classifier tells of each sample: `(B, K)`, and three times `(B,)`; see `ClassPrediction`."""
+
+    probs: Tensor
+    aleatoric: Tensor
+    epistemic: Tensor
+    total: Tensor
+
+    @classmethod
+    def of(cls, log_probs: Float[Tensor, "n B K"]) -> ClassAnswer:
+        """Compute it from the log-probabilities of members, without looking at their values."""
+        log_mean = mean_log_probs(log_probs)
+        aleatoric, epistemic = _uncertainties(log_probs, log_mean)
+        return cls(log_mean.exp(), aleatoric, epistemic, aleatoric + epistemic)
+
+
+class RegressionAnswer(NamedTuple):
+    """What a deployed regression tells of each sample, each `(B,)`; see `RegressionPrediction`."""
+
+    mean: Tensor
+    aleatoric: Tensor
+    epistemic: Tensor
+    total: Tensor
 
 
 def _is_batched(value: Any) -> bool:

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import difflib
 import math
-import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from repulse._modes import evaluating
+from repulse._modes import caller, evaluating
 from repulse.backbone.batches import (
     call,
     channels_last,
@@ -37,6 +36,7 @@ from repulse.backbone.endings import (
     weights_of,
     with_channels_first,
 )
+from repulse.backbone.forms import Form, forms_of
 from repulse.backbone.maps import Ran
 from repulse.backbone.memory_format import prefers_channels_last
 from repulse.backbone.positions import FeatureMap, at_size, interpolated
@@ -69,6 +69,7 @@ class Backbone(nn.Module):
         taps: which earlier stages are read too.
         several: how many tensors the network takes side by side, or None if it takes one, or names.
         channels_last: whether `run` hands images over with their channels last in memory (see `memory_format`).
+        forms: name, shape and type of each of its inputs, as far as they are known.
     """
 
     def __init__(
@@ -78,6 +79,7 @@ class Backbone(nn.Module):
         taps: Sequence[Tap] = (),
         several: int | None = None,
         channels_last: bool = False,
+        forms: Sequence[Form] = (),
     ) -> None:
         super().__init__()
         self.model = model
@@ -85,6 +87,7 @@ class Backbone(nn.Module):
         self.taps = tuple(taps)
         self.several = several
         self.channels_last = channels_last
+        self.forms = tuple(forms)
 
     @property
     def weights(self) -> tuple[Tensor, Tensor]:
@@ -105,6 +108,10 @@ class Backbone(nn.Module):
     def width(self) -> int:
         """Number of features in all."""
         return self.penultimate + sum(tap.columns for tap in self.taps)
+
+    def with_taps(self, taps: Sequence[Tap]) -> Backbone:
+        """Return the same network with other taps."""
+        return Backbone(self.model, self.ending, taps, self.several, self.channels_last, self.forms)
 
     @torch.no_grad()
     def axes(self, x: Any) -> int:
@@ -130,22 +137,19 @@ class Backbone(nn.Module):
         mask = mask_of(x)
         read = {tap: tap.read(signal_in(x), None) for tap in self.taps if tap.reads == INPUTS}
         ends, logits = self._watch(x, read, lambda tap, output: tap.read(output, mask))
-        layers = [self.model.get_submodule(name) for name in self.ending.layers]
-        inputs, outputs = zip(*(ends[name] for name in self.ending.layers), strict=True)
-        pooled = pool(self.ending, joint_features(inputs, layers), flatten_positions(outputs[0], layers[0]), logits)
+        pooled = self.pooled(ends, logits)
         if not output_follows(self.ending, pooled, self.weights, logits):
             self._refuse_output(logits)
-        if not self.taps:
-            return pooled
-        return torch.cat([pooled, *(read[tap] for tap in self.taps)], dim=1)
+        return self.joined(pooled, read)
 
     def locate(self, x: Any) -> FeatureMap:
         """Compute the features of inputs at every position, for a network that has an output there."""
         read: dict[Tap, Tensor] = {}
         ends, logits = self._watch(x, read, lambda tap, output: tap.map(output))
         (name,) = self.ending.layers
-        layer = self.model.get_submodule(name)
-        features = with_channels_first(ends[name][0], layer)
+        for missing in [name] * (name not in ends) + [tap.name for tap in self.taps if tap not in read]:
+            raise BackboneError(expected("model", f"one that runs `{missing}`", "a pass without it"))
+        features = with_channels_first(ends[name][0], self.model.get_submodule(name))
         first = self.ending.positions == "channels_first"
         size = tuple(logits.shape[2:] if first else logits.shape[1:-1])
         if not self.ending.resize:
@@ -182,19 +186,19 @@ class Backbone(nn.Module):
         self, x: Any, read: dict[Tap, Tensor], read_tap: Callable[[Tap, Any], Tensor]
     ) -> tuple[dict[str, Call], Tensor]:
         """Run the network; return what went in and out of its last layers, and its output; read the taps."""
-        caller = threading.get_ident()  # the model may be serving other threads, whose features are theirs
+        me = caller()  # the model may be serving other threads, whose features are theirs
         ends: dict[str, Call] = {}
 
         def at_end(name: str):
             def hook(_: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
-                if threading.get_ident() == caller:
+                if caller() == me:
                     ends[name] = (inputs[0], output)
 
             return hook
 
         def at_tap(tap: Tap):
             def hook(_: nn.Module, inputs: Any, output: Any) -> None:
-                if threading.get_ident() == caller:
+                if caller() == me:
                     read[tap] = read_tap(tap, output)
 
             return hook
@@ -212,11 +216,23 @@ class Backbone(nn.Module):
         finally:
             for hook in hooks:
                 hook.remove()
-        missing = [name for name in self.ending.layers if name not in ends]
-        missing += [tap.name for tap in self.taps if tap not in read]
-        for name in missing:
-            raise BackboneError(expected("model", f"one that runs `{name}`", "a pass without it"))
         return ends, logits
+
+    def pooled(self, ends: Mapping[str, Call], logits: Tensor) -> Float[Tensor, "B d"]:
+        """Return the penultimate features, from what went through the last layers in a pass."""
+        for name in self.ending.layers:
+            if name not in ends:
+                raise BackboneError(expected("model", f"one that runs `{name}`", "a pass without it"))
+        layers = [self.model.get_submodule(name) for name in self.ending.layers]
+        inputs, outputs = zip(*(ends[name] for name in self.ending.layers), strict=True)
+        return pool(self.ending, joint_features(inputs, layers), flatten_positions(outputs[0], layers[0]), logits)
+
+    def joined(self, pooled: Float[Tensor, "B d"], read: Mapping[Tap, Tensor]) -> Float[Tensor, "B w"]:
+        """Append what the taps have read in a pass."""
+        for tap in self.taps:
+            if tap not in read:
+                raise BackboneError(expected("model", f"one that runs `{tap.name}`", "a pass without it"))
+        return torch.cat([pooled, *(read[tap] for tap in self.taps)], dim=1) if self.taps else pooled
 
 
 def split(
@@ -281,7 +297,8 @@ def split(
     ending = find_ending(ends, logits)
     if ending is None:
         raise refusal(ends, logits, last_layer)
-    backbone = Backbone(model, ending, several=len(few) if isinstance(few, tuple) and len(few) > 1 else None)
+    several = len(few) if isinstance(few, tuple) and len(few) > 1 else None
+    backbone = Backbone(model, ending, several=several, forms=forms_of(few))
     with torch.no_grad():
         backbone(few)  # which checks that the layer does not run again after it made the output
     backbone = _with_taps(backbone, few, layers, ran)
@@ -324,14 +341,13 @@ def _with_taps(backbone: Backbone, few: Any, layers: str | Sequence[str], ran: l
         taps = named_taps(list(layers), ran, inputs, [name for name, _ in backbone.model.named_modules()])
         if backbone.ending.positions:
             taps = position_taps(taps, ran, backbone.axes(few))
-        return Backbone(backbone.model, backbone.ending, taps, backbone.several)
-    model, ending, several = backbone.model, backbone.ending, backbone.several
+        return backbone.with_taps(taps)
     most = MAX_COLUMNS
-    if ending.positions:
+    if backbone.ending.positions:
         taps, most = position_taps(taps, ran, backbone.axes(few)), POSITION_COLUMNS
     with torch.no_grad():
-        found = Backbone(model, ending, taps, several)(few)
-    return Backbone(model, ending, within_columns(_without_repeats(found, backbone.penultimate, taps), most), several)
+        found = backbone.with_taps(taps)(few)
+    return backbone.with_taps(within_columns(_without_repeats(found, backbone.penultimate, taps), most))
 
 
 def _without_repeats(features: Tensor, width: int, taps: Sequence[Tap]) -> list[Tap]:
@@ -360,11 +376,11 @@ def _same(a: Tensor, b: Tensor) -> bool:
 @torch.no_grad()
 def _watched(model: nn.Module, names: dict[str, nn.Module], watch: Callable[..., Any], inputs: Any) -> Tensor:
     """Run a batch with a hook on every module, for this thread alone, and return the logits."""
-    caller = threading.get_ident()
+    me = caller()
     hooks = []
 
     def mine(hook: Callable[..., None]):
-        return lambda *call: hook(*call) if threading.get_ident() == caller else None
+        return lambda *call: hook(*call) if caller() == me else None
 
     try:
         for name, module in names.items():

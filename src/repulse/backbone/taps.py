@@ -112,6 +112,8 @@ def _grouped(values: Float[Tensor, "B c"], channels: int) -> Float[Tensor, "B g"
 
 def _sums(values: Float[Tensor, "B a b"], axis: int) -> tuple[Float[Tensor, "B c"], Float[Tensor, "B c"]]:
     """Return sums along an axis and sums of squares, a few samples at a time, which stay in the processor's cache."""
+    if torch.compiler.is_compiling():  # sizes are symbols, and a compiler cuts loops for itself
+        return values.sum(dim=axis), _by_squares(values, axis)
     few = len(values)
     if values.device.type == "cpu" and values.numel():
         few = max(FEW_BYTES // (values.nbytes // few), 1)
@@ -140,9 +142,9 @@ def tensor_in(output: Any) -> Tensor | None:
     return output if isinstance(output, Tensor) and not output.is_nested else None
 
 
-def fits(mask: Tensor, shape: Sequence[int]) -> bool:
+def fits(mask: Tensor, shape: torch.Size | Sequence[int]) -> bool:
     """Check whether a mask `(B, T)` says which tokens of `(B, T, C)` count; a network may add padding of its own."""
-    return len(shape) == 3 and mask.shape[0] == shape[0] and mask.shape[1] <= shape[1]
+    return bool(len(shape) == 3 and mask.shape[0] == shape[0] and mask.shape[1] <= shape[1])
 
 
 def signal_in(inputs: Any) -> Tensor | None:
