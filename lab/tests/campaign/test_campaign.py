@@ -5,11 +5,20 @@ from __future__ import annotations
 import ast
 from pathlib import Path
 
+import jaxtyping
 import pytest
 
 from repulse_lab.campaign import calls, damage, disks, finding, hostile, kills, mutants, repetition, run
 
 pytestmark = pytest.mark.filterwarnings("ignore")
+
+
+@pytest.fixture(autouse=True)
+def as_users_run_it():
+    """Without the checks of shapes, which other tests run with."""
+    jaxtyping.config.update("jaxtyping_disable", True)
+    yield
+    jaxtyping.config.update("jaxtyping_disable", False)
 
 
 @pytest.mark.parametrize(
