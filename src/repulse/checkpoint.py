@@ -105,6 +105,7 @@ class _Saved:
     summary: dict[str, Any] | None
     history: list[Epoch]
     channels_last: bool = False
+    inputs: list[Form] | None = None
     gate: dict[str, Any] | None = None
 
 
@@ -199,7 +200,7 @@ def read(folder: str | Path, model: nn.Module) -> Contents:
         heads = _empty_heads(about, task, hidden)
         heads.load_state_dict(weights, assign=True)  # of the type they had
         layers = [model.get_submodule(name) for name in ending.layers]
-        forms = [Form(**_with_tuples(form)) for form in about.get("inputs", ())]  # older ones do not say
+        forms = [Form(**_with_tuples(form)) for form in about.get("inputs") or ()]  # older ones do not say
         summary = None if about["summary"] is None else Summary.from_dict(about["summary"])
         gate = about.get("gate")
         gate = None if gate is None else (gate, _read_tensors(folder, gate, "gate"))

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, SupportsIndex, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, SupportsIndex, TypeVar
 
 import numpy as np
 import torch
@@ -139,7 +139,12 @@ class Prediction(ABC):
     """A batch of predictions with its uncertainty; batch axis first in every property.
 
     `total == aleatoric + epistemic`, always. Slicing (`prediction[:8]`, `prediction[mask]`) keeps the type.
+
+    Attributes:
+        batch_axis: axis of the samples in the fields; the members are on the first, where they are kept.
     """
+
+    batch_axis: ClassVar[int] = 1
 
     @property
     @abstractmethod
@@ -169,7 +174,7 @@ class Prediction(ABC):
         """Compute the log of the predictive density of each target, `(B,)`."""
 
     def __len__(self) -> int:
-        return getattr(self, fields(self)[0].name).shape[1]
+        return getattr(self, fields(self)[0].name).shape[self.batch_axis]
 
     @property
     def members(self) -> int:
@@ -187,7 +192,8 @@ class Prediction(ABC):
             if not -len(self) <= at < len(self):
                 raise IndexError(f"sample {at} of a prediction of {len(self)}")
             index = slice(at, at + 1 or None)
-        return type(self)(*(value[:, index] if _is_batched(value) else value for value in self._values()))
+        at = (slice(None),) * self.batch_axis + (index,)
+        return type(self)(*(value[at] if _is_batched(value) else value for value in self._values()))
 
     def cpu(self: P) -> P:
         """Copy the prediction to the CPU."""
@@ -201,8 +207,14 @@ class Prediction(ABC):
         kind = type(parts[0])
         if len(parts) == 1:
             return parts[0]
-        columns = zip(*(part._values() for part in parts), strict=True)
-        return kind(*(torch.cat(column, dim=1) if _is_batched(column[0]) else column[0] for column in columns))
+        columns = zip(*(part._values() for part in kind.aligned(parts)), strict=True)
+        axis = kind.batch_axis
+        return kind(*(torch.cat(column, dim=axis) if _is_batched(column[0]) else column[0] for column in columns))
+
+    @staticmethod
+    def aligned(parts: Sequence[P]) -> Sequence[P]:
+        """Return predictions whose other axes are equally long; most are already."""
+        return parts
 
     def _values(self) -> list[Any]:
         """Return the fields: those with several axes have the batch on the second, others belong to all samples."""

@@ -219,12 +219,12 @@ def as_inputs(model: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]) 
 
 
 def logits_of(outputs: Any) -> Tensor:
-    """Return the tensor in what a model returns: itself, its `.logits` or `["logits"]`, or the first of a tuple."""
+    """Return the tensor that a model returns: itself, `.logits`, `["logits"]`, `["out"]`, or the first of a tuple."""
     found = outputs
     if not isinstance(found, Tensor):
         found = getattr(outputs, "logits", None)
     if found is None and isinstance(outputs, Mapping):
-        found = outputs.get("logits")
+        found = outputs.get("logits", outputs.get("out"))  # "out" is what segmentation networks of torchvision return
     if found is None and isinstance(outputs, tuple | list) and outputs:
         found = outputs[0]
     if not isinstance(found, Tensor):

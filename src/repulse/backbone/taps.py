@@ -22,6 +22,9 @@ from repulse.errors import BackboneError, expected
 INPUTS = "inputs"
 """What `Tap.reads` says where a tap reads the inputs of the network themselves; no module is hooked for it."""
 
+POSITIONS = "positions"
+"""What `Tap.reads` says where a tap reads every position by itself."""
+
 FEW_BYTES = 2**20
 """Bytes of a stage that are read at a time: what a core keeps at hand."""
 
@@ -35,7 +38,8 @@ class Tap:
         layout: "channels_first" `(B, C, ...)`, "channels_last" `(B, ..., C)`, or "vector" `(B, C)`.
         columns: how many numbers it gives.
         reads: "both" mean and deviation, or one of them: the "mean" of tokens, and the "deviation" of a stage whose
-            means are the penultimate features; or the "inputs" of the network, as one vector.
+            means are the penultimate features; or the "inputs" of the network, as one vector; or all "positions", for
+            networks with an output at every one.
         group: number of neighbouring channels that share a column. A group has the mean of its channels' means, and
             as its deviation that of all its values: the statistics of group normalisation.
     """
@@ -74,6 +78,23 @@ class Tap:
         # From squares, which is many times faster than a variance, and as good down to a thousandth of the mean.
         deviation = torch.maximum(square - mean.square(), 1e-6 * square + 1e-12).sqrt()
         return deviation if self.reads == "deviation" else torch.cat([mean, deviation], dim=1)
+
+    def at_positions(self) -> Tap:
+        """Return the tap that reads the channels themselves at every position."""
+        channels = self.columns // (2 if self.reads == "both" else 1)
+        return Tap(self.name, self.layout, channels, POSITIONS)
+
+    def map(self, output: Any) -> Float[Tensor, "B c ..."]:
+        """Return the channels at every position, channels first."""
+        values = tensor_in(output)
+        if values is None:
+            raise BackboneError(expected(f"the output of `{self.name}`", "a tensor", type(output).__name__))
+        values = values.float() if self.layout == "channels_first" else values.float().movedim(-1, 1)
+        if self.group == 1:
+            return values.clone()  # what comes next may write into it
+        more = -values.shape[1] % self.group
+        padded = torch.cat([values, values[:, -1:].expand(-1, more, *values.shape[2:])], dim=1) if more else values
+        return padded.unflatten(1, (-1, self.group)).mean(dim=2)
 
     def grouped(self, channels: int) -> Tap:
         """Return the same tap, of a whole one, with this many neighbouring channels to a column."""
