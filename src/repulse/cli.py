@@ -15,10 +15,13 @@ import typer
 
 from repulse._version import __version__
 from repulse.commands.fit import fit
+from repulse.commands.gate import gate
 from repulse.commands.language import in_words_of_commands
 from repulse.commands.report import report
 from repulse.commands.score import score
 from repulse.commands.serve import serve
+from repulse.commands.suggest import suggest
+from repulse.commands.watch import watch
 from repulse.errors import RepulseError
 
 app = typer.Typer(
@@ -51,7 +54,10 @@ def _root(
 app.command()(fit)
 app.command()(score)
 app.command()(report)
+app.command()(gate)
+app.command()(watch)
 app.command()(serve)
+app.command()(suggest)
 
 
 @app.command()

@@ -34,6 +34,9 @@ def card_of(ensemble: Ensemble, data: str | None, header: str) -> str:
         more = len(ensemble.class_names) - len(few)
         lines.append(f"- Classes: {', '.join(few)}" + (f" and {more} more" if more else ""))
     lines += _measured(ensemble)
+    if ensemble.has_gate:
+        promised = "\n".join(f"- {line}" for line in ensemble.gate().lines())
+        lines += ["## What its gate promises", f"For inputs drawn like its calibration data:\n\n{promised}"]
     lines += [
         "## How to use it",
         "```python\nfrom repulse.integrations.huggingface import HubEnsemble\n\n"

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from repulse.decide.decision import Decision
 from repulse.ensemble import Ensemble
 from repulse.errors import RepulseError
 from repulse.files.batches import Batches, Prepare
@@ -73,8 +74,10 @@ def columns_for(settings: Settings, opening: Opening) -> Columns:
     return Columns.from_dict({**opening.columns.to_dict(), **told})
 
 
-def table_of(samples: Samples, prediction: Prediction, names: tuple[str, ...] | None, probs: bool) -> pa.Table:
-    """Put predictions beside the keys of their samples."""
+def table_of(
+    samples: Samples, prediction: Prediction, names: tuple[str, ...] | None, probs: bool, decision: Decision | None
+) -> pa.Table:
+    """Put predictions, and what a gate decided on them, beside the keys of their samples."""
     import pyarrow as pa
 
     keys = samples.keys if isinstance(samples.keys, pa.Array) else pa.array(list(samples.keys))
@@ -88,6 +91,9 @@ def table_of(samples: Samples, prediction: Prediction, names: tuple[str, ...] | 
         columns["std"] = _array(prediction.total.sqrt())
     for name in ("aleatoric", "epistemic", "total"):
         columns[name] = _array(getattr(prediction, name))
+    if decision is not None:
+        columns["decision"] = pa.array(list(decision.action))
+        columns["p_value"] = _array(decision.p_value)
     if probs and isinstance(prediction, ClassPrediction):
         flat = _array(prediction.probs.flatten())
         columns["probs"] = pa.FixedSizeListArray.from_arrays(flat, prediction.probs.shape[1])
@@ -135,7 +141,9 @@ def _score(task: Task, on_batch: Callable[[int, int], None] | None) -> int:
         if on_batch is not None:
             on_batch(done, len(samples))
     names = ensemble.class_names or opening.classes
-    table = table_of(samples, Prediction.cat(parts), names, how.probs)
+    prediction = Prediction.cat(parts)
+    decision = ensemble.gate().decide(prediction) if ensemble.has_gate else None
+    table = table_of(samples, prediction, names, how.probs, decision)
     write_table(table.replace_schema_metadata(task.metadata), Path(task.out))
     return len(samples)
 

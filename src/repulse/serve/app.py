@@ -96,6 +96,7 @@ class _Service:
     def __init__(self, ensemble: Ensemble, prepare: Prepare, opening: Opening, limits: Limits) -> None:
         self.ensemble, self.prepare, self.opening, self.limits = ensemble, prepare, opening, limits
         self.batcher = Batcher(self._run, opening.batch_size, limits.waiting)
+        self.watch = ensemble.gate().watch() if ensemble.has_gate else None
         self.statuses: Counter[int] = Counter()
         self.samples, self.seconds, self.epistemic = 0, 0.0, 0.0
 
@@ -143,7 +144,7 @@ class _Service:
             ("waiting_samples", "gauge", self.batcher.waiting),
         ):
             lines += [f"# TYPE repulse_{name} {kind}", f"repulse_{name} {value}"]
-        return "\n".join(lines) + "\n"
+        return "\n".join(lines) + "\n" + ("" if self.watch is None else self.watch.metrics())
 
     def _run(self, values: list[Any]) -> Prediction:
         rows = self.opening.kind == "rows"
@@ -162,6 +163,11 @@ class _Service:
                 classes = [str(i) if known is None else known[i] for i in labels]
                 one |= {"prediction": classes[0], "confidence": probs[0]}
                 one["probs"] = dict(zip(classes, probs, strict=True))
+        if self.watch is not None:
+            decision = self.watch.gate.decide(prediction)
+            self.watch.update(decision)
+            for one, record in zip(told, decision.records(), strict=True):
+                one |= {name: value for name, value in record.items() if name != "label"}
         return told
 
 

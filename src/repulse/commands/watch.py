@@ -1,0 +1,57 @@
+"""`repulse watch`: follow a stream of inputs, file by file, and say when it has changed."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from repulse.commands import options
+from repulse.commands.language import next_steps, warnings_as_lines
+from repulse.files.batches import Batches
+from repulse.files.opening import open_heads
+from repulse.files.samples import read_samples
+
+
+def watch(
+    heads: options.Heads,
+    data: Annotated[Path, typer.Argument(help="The next inputs, in the order in which they came.", metavar="DATA")],
+    state: Annotated[
+        Path | None, typer.Option(help="File that the watch goes on from. [default: `watch.state` in HEADS]")
+    ] = None,
+    log: Annotated[Path | None, typer.Option(help="File to which a line of JSON is added.", metavar="FILE")] = None,
+    plot: Annotated[Path | None, typer.Option(help="Picture of the whole stream.", metavar="FILE")] = None,
+    false_alarm: Annotated[
+        float, typer.Option(help="Probability of ever raising an alarm while nothing changes; of a new watch.")
+    ] = 0.01,
+    strict: Annotated[bool, typer.Option("--strict", help="Exit with 1 once there is an alarm.")] = False,
+    model: options.Model = None,
+    checkpoint: options.Checkpoint = None,
+) -> None:
+    """Follow the next inputs of a stream with the gate of HEADS, and say whether they have changed since calibration.
+
+    Each call goes on where the last one stopped, as if it had not. Needs `repulse gate` first.
+    """
+    ensemble, prepare, opening = open_heads(heads, model, checkpoint)
+    kept = heads / "watch.state" if state is None else state
+    gate = ensemble.gate()
+    following = gate.resume(kept) if kept.exists() else gate.watch(false_alarm)
+    samples = read_samples(data, opening.columns, opening.kind)
+    with warnings_as_lines():
+        for batch in Batches(samples, prepare, size=opening.batch_size):
+            following.update(batch)
+        following.save(kept)
+    record = following.record()
+    if log is not None:
+        log.parent.mkdir(parents=True, exist_ok=True)
+        with log.open("a", encoding="utf-8") as file:
+            file.write(record.json() + "\n")
+    if plot is not None:
+        following.plot(plot)
+    typer.echo(str(record))
+    if following.alarm:
+        next_steps((f"repulse score {shlex.quote(str(heads))} DATA", "which of them are foreign: label those first"))
+    if strict and following.alarm:
+        raise typer.Exit(1)
