@@ -132,20 +132,20 @@ def write_csv(path: Path, heading: tuple[str, ...], rows: list[tuple]) -> None:
         csv.writer(file).writerows([heading, *rows])
 
 
-def make_pets(data: Path, out: Path, known: int = 12, each: int = 60) -> None:
-    """Twelve breeds: 60 photographs of each to train on, 25 to validate, 50 to test; four breeds are unknown."""
+def make_pets(data: Path, out: Path, known: int = 6, each: int = 40) -> None:
+    """Six breeds: 40 photographs of each to train on, 20 to validate, 40 to test; three breeds are unknown."""
     from PIL import Image
 
     folders = sorted(path for path in (data / "files" / "pets" / "images").iterdir() if path.is_dir())[::2]
     parts: dict[str, list] = {"train": [], "validation": [], "test": [], "unknown": []}
-    for number, folder in enumerate(folders[: known + 4]):
+    for number, folder in enumerate(folders[: known + 3]):
         images = [(str(path), folder.name) for path in sorted(folder.glob("*.jpg"))]
         if number >= known:
-            parts["unknown"] += images[:50]
+            parts["unknown"] += images[:40]
             continue
         parts["train"] += images[:each]
-        parts["validation"] += images[each : each + 25]
-        parts["test"] += images[each + 25 : each + 75]
+        parts["validation"] += images[each : each + 20]
+        parts["test"] += images[each + 20 : each + 60]
     for name, rows in parts.items():
         write_csv(out / f"{name}.csv", ("path", "label"), rows)
     network, transform = pets(None)
@@ -158,21 +158,21 @@ def make_pets(data: Path, out: Path, known: int = 12, each: int = 60) -> None:
     )
 
 
-def make_clinc150(data: Path, out: Path, count: int = 3000) -> None:
-    """150 intents as CSV: 3,000 queries to train on; queries out of scope, and sentences of Wikipedia."""
+def make_clinc150(data: Path, out: Path, count: int = 1500) -> None:
+    """150 intents as CSV: 1,500 queries to train on; queries out of scope, and sentences of Wikipedia."""
     folder = data / "files" / "clinc150"
     parts = json.loads((folder / "data_full.json").read_text(encoding="utf-8"))
     train = [parts["train"][i] for i in torch.randperm(15_000, generator=torch.Generator().manual_seed(0))[:count]]
     sets = {
         "train": train,
-        "validation": parts["val"][::2],
-        "test": parts["test"][::3],
-        "out-of-scope": parts["oos_test"],
+        "validation": parts["val"][::4],
+        "test": parts["test"][::6],
+        "out-of-scope": parts["oos_test"][::2],
     }
     for name, rows in sets.items():
         write_csv(out / f"{name}.csv", ("text", "label"), [tuple(row) for row in rows])
     lines = (folder / "all_wiki_sents.txt").read_text(encoding="utf-8").split("\n")
-    write_csv(out / "wikipedia.csv", ("text",), [(line,) for line in lines[:500] if line.strip()])
+    write_csv(out / "wikipedia.csv", ("text",), [(line,) for line in lines[:300] if line.strip()])
     network, tokens = clinc150(None)
     batches = [tokens([text for text, _ in train[i : i + 64]]) for i in range(0, count, 64)]
     names = sorted({label for _, label in train})

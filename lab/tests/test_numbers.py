@@ -5,6 +5,8 @@ from __future__ import annotations
 import csv
 import importlib.util
 import re
+import sys
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from types import ModuleType
@@ -13,7 +15,8 @@ import pytest
 
 from repulse_lab.paper import registry
 from repulse_lab.study.evaluate import EVALUATIONS
-from repulse_lab.study.output import markdown, read
+from repulse_lab.study.experiment import Outcome
+from repulse_lab.study.output import markdown, read, write
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "docs" / "results"
@@ -24,8 +27,8 @@ CLOSE = 0.02
 
 
 @cache
-def tables_script() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("tables", ROOT / "benchmarks" / "tables.py")
+def tables_script(name: str = "tables") -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, ROOT / "benchmarks" / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -57,6 +60,21 @@ def cells(folder: Path) -> dict[tuple[str, ...], float]:
                 assert key not in found, key
                 found[key] = float(line["value"])
     return found
+
+
+def test_new_cells_take_the_place_of_committed_ones_and_the_others_stay(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "tables", tables_script())
+    committed = read(RESULTS / "cpu" / "human-ambiguity")
+    again, *others = committed.outcomes
+    measured = Outcome(again.labels, "again", {"figures": {**again.figures, "ece": 77.77}})
+    write(replace(committed, outcomes=[measured], tables=[], figures=[]), tmp_path / "new" / committed.name)
+    write(committed, tmp_path / "kept" / committed.name)
+    tables_script("results").overlay(tmp_path / "new", tmp_path / "kept")
+    found = read(tmp_path / "kept" / committed.name)
+    assert [one.key for one in found.outcomes] == ["again", *(one.key for one in others)]
+    assert "77.77" in markdown(found)
+    assert len(found.tables) == len(committed.tables)
+    assert (tmp_path / "kept" / "claims.json").is_file()
 
 
 def test_experiments_agree_wherever_they_measure_the_same():

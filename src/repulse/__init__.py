@@ -9,7 +9,7 @@
 (torch.Size([8, 3]), torch.Size([8]), torch.Size([8]))
 """
 
-from repulse import decide, functional, metrics, repulsion
+from repulse import decide, functional, metrics, repulsion, scale
 from repulse._version import __version__
 from repulse.active import Acquisition, ActiveLearning, Audit, acquire, audit, batchbald
 from repulse.decide import Decision, Gate, Promise, Watch
@@ -35,6 +35,7 @@ from repulse.particles import tasks
 from repulse.particles.fit import fit_heads, fit_networks
 from repulse.particles.heads import Heads, Networks
 from repulse.particles.history import Epoch
+from repulse.position_prediction import DensePrediction, TokenPrediction
 from repulse.prediction import ClassPrediction, Prediction, RegressionPrediction
 from repulse.recipe import FS_RLL_E, LL_E, PAPER_TRAINING, RLL_E, Recipe
 from repulse.retrofit import retrofit
@@ -57,6 +58,7 @@ __all__ = [
     "DataError",
     "DataWarning",
     "Decision",
+    "DensePrediction",
     "Ensemble",
     "Epoch",
     "Evaluation",
@@ -77,6 +79,7 @@ __all__ = [
     "RepulsionError",
     "Suggestion",
     "Summary",
+    "TokenPrediction",
     "Watch",
     "__version__",
     "acquire",
@@ -91,6 +94,7 @@ __all__ = [
     "metrics",
     "repulsion",
     "retrofit",
+    "scale",
     "suggest",
     "tasks",
 ]

@@ -1,4 +1,4 @@
-"""Modes of modules and of torch, borrowed and given back."""
+"""Modes of modules and of torch, borrowed and given back, and whose call it is where threads share a module."""
 
 from __future__ import annotations
 
@@ -15,6 +15,11 @@ _borrowed: WeakKeyDictionary[nn.Module, list[int]] = WeakKeyDictionary()
 """For each module in use: whether it was training, and how many callers are inside."""
 
 
+def caller() -> int:
+    """Return which thread is calling; a pass that is being traced is alone."""
+    return 0 if torch.compiler.is_compiling() else threading.get_ident()
+
+
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
     """Put the model and all its parts in eval mode inside, and each back in its own mode afterwards.
@@ -22,6 +27,9 @@ def evaluating(model: nn.Module) -> Iterator[None]:
     Several threads may be inside at once, with models that share parts; the last one to leave a part gives it its mode
     back. A part that is in eval mode already, and not because somebody is inside, has nothing to be given back.
     """
+    if torch.compiler.is_dynamo_compiling() and not any(module.training for module in model.modules()):
+        yield  # nothing to give back, and a compiler cannot see through what follows
+        return
     with _lock:
         modules = [module for module in model.modules() if module.training or (_borrowed and module in _borrowed)]
         for module in modules:

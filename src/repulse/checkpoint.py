@@ -32,6 +32,7 @@ from repulse._schema import mismatch
 from repulse._version import __version__
 from repulse.backbone.endings import Ending, is_last_layer
 from repulse.backbone.fingerprint import architecture_of, weights_of
+from repulse.backbone.forms import Form
 from repulse.backbone.split import Backbone, unwrap
 from repulse.backbone.taps import Tap
 from repulse.errors import CheckpointError, expected
@@ -104,6 +105,7 @@ class _Saved:
     summary: dict[str, Any] | None
     history: list[Epoch]
     channels_last: bool = False
+    inputs: list[Form] | None = None
     gate: dict[str, Any] | None = None
 
 
@@ -135,6 +137,7 @@ def save(contents: Contents, folder: str | Path) -> Path:
         "several": backbone.several,
         "channels_last": backbone.channels_last,
         "taps": [dataclasses.asdict(tap) for tap in backbone.taps],
+        "inputs": [dataclasses.asdict(form) for form in backbone.forms],
         "repulsion": contents.repulsion,
         "class_names": contents.class_names,
         "summary": None if contents.summary is None else contents.summary.to_dict(),
@@ -197,6 +200,7 @@ def read(folder: str | Path, model: nn.Module) -> Contents:
         heads = _empty_heads(about, task, hidden)
         heads.load_state_dict(weights, assign=True)  # of the type they had
         layers = [model.get_submodule(name) for name in ending.layers]
+        forms = [Form(**_with_tuples(form)) for form in about.get("inputs") or ()]  # older ones do not say
         summary = None if about["summary"] is None else Summary.from_dict(about["summary"])
         gate = about.get("gate")
         gate = None if gate is None else (gate, _read_tensors(folder, gate, "gate"))
@@ -207,7 +211,7 @@ def read(folder: str | Path, model: nn.Module) -> Contents:
         raise CheckpointError(
             expected(str(folder / METADATA), "as `save` wrote it", f"entries that make no sense: {why}")
         ) from reason
-    backbone = Backbone(model, ending, taps, about["several"], about.get("channels_last", False))
+    backbone = Backbone(model, ending, taps, about["several"], about.get("channels_last", False), forms)
     if not layers or not all(map(is_last_layer, layers)) or backbone.width != heads.features:
         got = f"{backbone.width if layers else 'no last layer'} from this network"
         raise CheckpointError(expected("features", f"{heads.features}, as the heads take", got))

@@ -20,6 +20,7 @@ from repulse.commands.language import in_words_of_commands
 from repulse.commands.report import report
 from repulse.commands.score import score
 from repulse.commands.serve import serve
+from repulse.commands.suggest import suggest
 from repulse.commands.watch import watch
 from repulse.errors import RepulseError
 
@@ -56,6 +57,7 @@ app.command()(report)
 app.command()(gate)
 app.command()(watch)
 app.command()(serve)
+app.command()(suggest)
 
 
 @app.command()

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, SupportsIndex, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, SupportsIndex, TypeVar
 
 import numpy as np
 import torch
@@ -63,16 +63,21 @@ def uncertainties(log_probs: Float[Tensor, "n B K"]) -> tuple[Float[Tensor, " B"
 
     What is computed on the way stays in the processor's cache, and needs little memory however many classes there are.
     """
+    if torch.compiler.is_compiling():  # a compiler cuts loops for itself, and sizes may be symbols
+        return _uncertainties(log_probs, mean_log_probs(log_probs))
     n, _, classes = log_probs.shape
     few = MAX_ELEMENTS_CPU if log_probs.device.type == "cpu" else MAX_ELEMENTS_GPU
-    found = []
-    for part in log_probs.split(max(few // max(n * classes, 1), 1), dim=1):
-        probs = part.exp()
-        entropies = -_weighted(probs, part).sum(dim=-1)
-        divergences = _weighted(probs, part - mean_log_probs(part)).sum(dim=-1)
-        found.append((entropies.mean(dim=0), divergences.mean(dim=0).clamp(0.0, math.log(n))))
+    parts = log_probs.split(max(few // max(n * classes, 1), 1), dim=1)
+    found = [_uncertainties(part, mean_log_probs(part)) for part in parts]
     aleatoric, epistemic = zip(*found, strict=True)
     return torch.cat(aleatoric), torch.cat(epistemic)
+
+
+def _uncertainties(log_probs: Float[Tensor, "n B K"], log_mean: Float[Tensor, "B K"]) -> tuple[Tensor, Tensor]:
+    probs = log_probs.exp()
+    entropies = -_weighted(probs, log_probs).sum(dim=-1)
+    divergences = _weighted(probs, log_probs - log_mean).sum(dim=-1)
+    return entropies.mean(dim=0), divergences.mean(dim=0).clamp(0.0, math.log(log_probs.shape[0]))
 
 
 def _weighted(weights: Tensor, values: Tensor) -> Tensor:
@@ -96,6 +101,31 @@ def as_columns(name: str, values: Tensor) -> dict[str, np.ndarray]:
     return {name: known} if known.ndim == 1 else {f"{name} {k}": known[:, k] for k in range(known.shape[1])}
 
 
+class ClassAnswer(NamedTuple):
+    """What a deployed classifier tells of each sample: `(B, K)`, and three times `(B,)`; see `ClassPrediction`."""
+
+    probs: Tensor
+    aleatoric: Tensor
+    epistemic: Tensor
+    total: Tensor
+
+    @classmethod
+    def of(cls, log_probs: Float[Tensor, "n B K"]) -> ClassAnswer:
+        """Compute it from the log-probabilities of members, without looking at their values."""
+        log_mean = mean_log_probs(log_probs)
+        aleatoric, epistemic = _uncertainties(log_probs, log_mean)
+        return cls(log_mean.exp(), aleatoric, epistemic, aleatoric + epistemic)
+
+
+class RegressionAnswer(NamedTuple):
+    """What a deployed regression tells of each sample, each `(B,)`; see `RegressionPrediction`."""
+
+    mean: Tensor
+    aleatoric: Tensor
+    epistemic: Tensor
+    total: Tensor
+
+
 def _is_batched(value: Any) -> bool:
     return isinstance(value, Tensor) and value.ndim > 1
 
@@ -109,7 +139,12 @@ class Prediction(ABC):
     """A batch of predictions with its uncertainty; batch axis first in every property.
 
     `total == aleatoric + epistemic`, always. Slicing (`prediction[:8]`, `prediction[mask]`) keeps the type.
+
+    Attributes:
+        batch_axis: axis of the samples in the fields; the members are on the first, where they are kept.
     """
+
+    batch_axis: ClassVar[int] = 1
 
     @property
     @abstractmethod
@@ -139,7 +174,7 @@ class Prediction(ABC):
         """Compute the log of the predictive density of each target, `(B,)`."""
 
     def __len__(self) -> int:
-        return getattr(self, fields(self)[0].name).shape[1]
+        return getattr(self, fields(self)[0].name).shape[self.batch_axis]
 
     @property
     def members(self) -> int:
@@ -157,7 +192,8 @@ class Prediction(ABC):
             if not -len(self) <= at < len(self):
                 raise IndexError(f"sample {at} of a prediction of {len(self)}")
             index = slice(at, at + 1 or None)
-        return type(self)(*(value[:, index] if _is_batched(value) else value for value in self._values()))
+        at = (slice(None),) * self.batch_axis + (index,)
+        return type(self)(*(value[at] if _is_batched(value) else value for value in self._values()))
 
     def cpu(self: P) -> P:
         """Copy the prediction to the CPU."""
@@ -171,8 +207,14 @@ class Prediction(ABC):
         kind = type(parts[0])
         if len(parts) == 1:
             return parts[0]
-        columns = zip(*(part._values() for part in parts), strict=True)
-        return kind(*(torch.cat(column, dim=1) if _is_batched(column[0]) else column[0] for column in columns))
+        columns = zip(*(part._values() for part in kind.aligned(parts)), strict=True)
+        axis = kind.batch_axis
+        return kind(*(torch.cat(column, dim=axis) if _is_batched(column[0]) else column[0] for column in columns))
+
+    @staticmethod
+    def aligned(parts: Sequence[P]) -> Sequence[P]:
+        """Return predictions whose other axes are equally long; most are already."""
+        return parts
 
     def _values(self) -> list[Any]:
         """Return the fields: those with several axes have the batch on the second, others belong to all samples."""

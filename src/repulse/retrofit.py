@@ -18,6 +18,7 @@ from tqdm import tqdm
 from repulse._modes import without_autocast
 from repulse.backbone.batches import explaining_failures, first_samples, to_device, training_batch
 from repulse.backbone.features import Features, compute_features
+from repulse.backbone.position_features import ROWS, compute_position_features
 from repulse.backbone.ranks import Ranks, is_first
 from repulse.backbone.reading import first_batch
 from repulse.backbone.split import Backbone, split, unwrap
@@ -34,6 +35,7 @@ from repulse.errors import (
 from repulse.kept import KeptFeatures
 from repulse.multilabel_prediction import check_labels
 from repulse.particles.tasks.task import target_hint
+from repulse.position_prediction import is_known
 from repulse.recipe import Recipe, check_recipe
 from repulse.repulsion import Choice, FeatureSource, Source, choose
 from repulse.repulsion.source import sample_inputs
@@ -67,11 +69,13 @@ def retrofit(
     pass of the network, and all get the heads that the first one fitted.
 
     Args:
-        model: a trained network that ends in a linear layer (or a 1x1 convolution), with or without a softmax after it.
+        model: a trained network that ends in a linear layer (or a 1x1 convolution), with or without a softmax after it;
+            one output per input, or one at every position (pixels, tokens), interpolated or not.
         data: batches of `(inputs, targets)`, or mappings that hold `labels`; read from its start two or three times.
             Inputs are a tensor, a mapping of tensors or a tuple of several. Targets are classes `(B,)` or probabilities
             of classes `(B, K)`; for `Recipe(task="multilabel")` 0 or 1 for each label `(B, K)`, NaN where unknown; for
-            `Recipe(task="regression")` numbers `(B,)` or, of several targets, `(B, D)`.
+            `Recipe(task="regression")` numbers `(B,)` or, of several targets, `(B, D)`. For an output at every position
+            they are classes at every position, with -100, -1 or 255 where they take no part.
         validation: batches like those of `data` that the network was not trained on. They decide how much of a
             prediction is the network's, at which temperature, and how much noise a regression has; without them the
             network's own probabilities are kept, overconfident as they may be.
@@ -108,15 +112,19 @@ def retrofit(
         backbone = split(model, inputs, layers=recipe.layers, last_layer=last_layer)
     single = recipe.task == "classification" and backbone.outputs == 1
     _check_activation(backbone, recipe)
-    _check_first("targets", target, backbone.outputs, recipe)
+    _check_first("targets", target, backbone, recipe)
+    if backbone.ending.positions:
+        _check_positions(backbone, recipe, cache)
     if validation is not None:
         _, target = training_batch(_first("validation", validation, recipe), 0, "validation")
-        _check_first("the targets of `validation`", target, backbone.outputs, recipe)
+        _check_first("the targets of `validation`", target, backbone, recipe)
     names = _class_names(class_names, model, data, 2 if single else backbone.outputs, recipe)
     source, choice = _resolve(repulsion, inputs, backbone, recipe)
     if progress and is_first():
         _say(backbone, choice)
-    features = compute_features(
+    positions = bool(backbone.ending.positions)
+    where: dict[str, Any] = {} if positions else {"cache": cache, "cache_dtype": cache_dtype}
+    features = (compute_position_features if positions else compute_features)(
         backbone,
         data,
         source,
@@ -126,16 +134,17 @@ def retrofit(
         seed=recipe.seed,
         device=place,
         augmentations=augmentations,
-        cache=cache,
-        cache_dtype=cache_dtype,
         progress=progress,
+        **where,
     )
     held_out = None
     if validation is not None:
-        folder = None if cache is None else Path(cache) / "validation"
-        found = compute_features(
-            backbone, validation, None, device=place, cache=folder, progress=progress, name="validation"
-        )
+        common: dict[str, Any] = {"device": place, "progress": progress, "name": "validation"}
+        if positions:
+            found = compute_position_features(backbone, validation, None, rows=ROWS // 2, balanced=False, **common)
+        else:
+            folder = None if cache is None else Path(cache) / "validation"
+            found = compute_features(backbone, validation, None, cache=folder, **common)
         held_out = found.train.float(), _targets("the targets of `validation`", found, single)
     kept = KeptFeatures(features.train, _targets("targets", features, single), features.repulsion, *(held_out or ()))
     fit = partial(kept.fit, backbone, recipe, progress=progress and is_first())
@@ -166,8 +175,23 @@ def _check_activation(backbone: Backbone, recipe: Recipe) -> None:
         raise BackboneError(expected("the model's output", "that of a linear layer, or its softmax", got))
 
 
-def _check_first(name: str, target: Tensor, outputs: int, recipe: Recipe) -> None:
+def _check_positions(backbone: Backbone, recipe: Recipe, cache: str | Path | None) -> None:
+    """Refuse what cannot be had at every position."""
+    if recipe.task != "classification" or backbone.outputs == 1 or backbone.ending.activation == "sigmoid":
+        got = f"{backbone.outputs} outputs for {recipe.task}"
+        wanted = "a classifier of at least two classes, with a softmax, for outputs at every position"
+        raise BackboneError(expected("model", wanted, got))
+    if cache is not None:
+        got = "a folder; positions are sampled in one pass, which is not kept"
+        raise DataError(expected("cache", "None for outputs at every position", got))
+
+
+def _check_first(name: str, target: Tensor, backbone: Backbone, recipe: Recipe) -> None:
     """Refuse targets that the fit would refuse, before an hour is spent on features."""
+    outputs = backbone.outputs
+    if backbone.ending.positions:
+        is_known(target, outputs, name)
+        return
     if recipe.task == "regression":
         _check_numbers(name, target, outputs)
     elif recipe.task == "multilabel":
@@ -249,7 +273,7 @@ def _resolve(
             wanted = "'auto', None, a source, a loader or a tensor of features"
             raise RecipeError(expected("repulsion", wanted, repr(repulsion)))
         with torch.no_grad():
-            choice = choose(inputs, backbone)
+            choice = choose(inputs, backbone, positions=bool(backbone.ending.positions))
         return choice.source, choice
     if isinstance(repulsion, type):
         raise RepulsionError(expected("repulsion", f"an object, `{repulsion.__name__}(...)`", "the class itself"))
@@ -263,7 +287,7 @@ def _resolve(
     if not given or not recipe.synthetic_share:
         return repulsion, None
     with torch.no_grad():
-        return repulsion, choose(inputs, backbone)
+        return repulsion, choose(inputs, backbone, positions=bool(backbone.ending.positions))
 
 
 def _say(backbone: Backbone, chosen: Choice | None) -> None:

@@ -286,7 +286,7 @@ def test_calibrating_changes_what_calibrates_and_nothing_else(name, fitted):
     prediction, scores = method.calibrate(features, targets.roll(1)).predict_and_score(x)  # as wrong as can be
     assert torch.equal(before[0].log_probs, prediction.log_probs) != method.calibrates
     assert method.calibrates or torch.equal(before[1], scores)
-    assert method.calibrates == (name in ("MAP + temperature", "SNGP", "outlier exposure, tuned", "repulse"))
+    assert method.calibrates == (name in ("MAP + temperature", "SNGP", "tuned outlier exposure", "repulse"))
     if method.calibrates:  # less certain than before
         assert prediction.probs.amax(dim=1).mean() < before[0].probs.amax(dim=1).mean()
 
@@ -303,7 +303,7 @@ def test_no_constant_is_chosen_at_an_end_of_what_was_tried(name, wrong, fitted):
         losses = []
         for value in (best / 2, best, 2 * best):
             setattr(method, field, value)
-            if name == "outlier exposure, tuned":
+            if name == "tuned outlier exposure":
                 method.layer = method._head(*method._known, value)
             losses.append(nn.functional.nll_loss(method.predict(features).log_probs[0], targets))
         assert losses[1] <= min(losses[0], losses[2])

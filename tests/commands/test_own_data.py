@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import shutil
 import sys
 
 import numpy as np
@@ -16,8 +18,10 @@ from own_data import rows_network, write_images, write_rows, write_texts
 from repulse import cli
 from repulse.backbone.split import Backbone
 from repulse.commands.language import in_words_of_commands
+from repulse.commands.suggest import _next
 from repulse.files import Opening
 from repulse.files.opening import open_heads
+from repulse.suggest import Suggestion, Trial
 
 
 @pytest.fixture(autouse=True)
@@ -123,9 +127,36 @@ def test_classes_from_a_file_and_strict(tmp_path):
     assert done.exit_code == int("\n! " in done.output)
 
 
-def test_heads_can_be_opened_with_the_network_elsewhere(tmp_path):
-    train = write_rows(tmp_path / "train.csv")
-    run("fit", "own_data:rows_network", train)
+def test_suggest_ends_with_the_command_to_fit(tmp_path):
+    train, other = write_rows(tmp_path / "train.csv", 120), write_rows(tmp_path / "other.csv", seed=1)
+    done = run("suggest", "own_data:rows_network", train, "--repulsion", f"other={other}")
+    assert re.search(r"^nowhere .*\n(.*\n)*other ", done.output, re.MULTILINE)
+    assert "judged on" in done.output
+    assert "next: repulse" in done.output
+    assert not (tmp_path / "heads").exists()
+
+
+def trial(source):
+    values = {"strength": 0.3, "layers": "auto", "others": 90.0, "gain": 2.0, "error": 0.1, "mistakes": 70.0}
+    return Trial(source=source, **values, nll=1.0, costly=False, score=2.0)
+
+
+@pytest.mark.parametrize(
+    ("source", "repulsion", "command"),
+    [
+        ("auto", "auto", "repulse fit M D --repulsion auto --strength 0.3 --layers auto"),
+        ("photos", [], "repulse fit M D --repulsion 'my photos' --strength 0.3 --layers auto"),
+        ("nowhere", None, "repulse fit M D --repulsion none"),
+        ("Shell()", "shell", "repulse.retrofit(..., repulsion=repulse.suggest(...).repulsion)"),
+    ],
+)
+def test_a_suggestion_in_options_of_fit(source, repulsion, command):
+    found = Suggestion(repulsion, repulse.Recipe(), trial(source))
+    assert _next(found, {"photos": "my photos"}, "M D")[0] == command
+
+
+def test_heads_can_be_opened_with_the_network_elsewhere(tmp_path, fitted):
+    train = tmp_path / "train.csv"
     first = run("score", "heads", train, "--out", "a.parquet")
     copy = tmp_path / "copied.py"
     copy.write_text("from own_data import rows_network as network\n")
@@ -134,8 +165,19 @@ def test_heads_can_be_opened_with_the_network_elsewhere(tmp_path):
     assert first.exit_code == 0
 
 
-def fitted(tmp_path):
-    run("fit", "own_data:rows_network", write_rows(tmp_path / "train.csv"))
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory):
+    """A table, and heads that were fitted on it: once, for the tests that copy them."""
+    folder = tmp_path_factory.mktemp("kept")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("repulse.particles.loop.MIN_STEPS", 20)
+        run("fit", "own_data:rows_network", write_rows(folder / "train.csv"), "--out", folder / "heads")
+    return folder
+
+
+@pytest.fixture
+def fitted(kept, tmp_path):
+    shutil.copytree(kept, tmp_path, dirs_exist_ok=True)
 
 
 @pytest.mark.parametrize(
@@ -157,8 +199,7 @@ def fitted(tmp_path):
         (["report", "heads", "--test", "train.csv", "--ood", "train.csv"], "Expected --ood to be NAME=DATA"),
     ],
 )
-def test_errors_are_one_sentence_in_words_of_the_command_line(arguments, said, tmp_path, monkeypatch, capsys):
-    fitted(tmp_path)
+def test_errors_are_one_sentence_in_words_of_the_command_line(arguments, said, tmp_path, monkeypatch, capsys, fitted):
     write_rows(tmp_path / "few.csv", names=("no", "so", "perhaps"))
     for name in ("a.csv", "b.csv"):
         write_rows(tmp_path / "several" / name, 3)
@@ -170,8 +211,7 @@ def test_errors_are_one_sentence_in_words_of_the_command_line(arguments, said, t
     assert said in error
 
 
-def test_what_was_opened_is_checked(tmp_path, monkeypatch, capsys):
-    fitted(tmp_path)
+def test_what_was_opened_is_checked(tmp_path, monkeypatch, capsys, fitted):
     path = tmp_path / "heads" / "opening.json"
     path.write_text(path.read_text().replace("rows_network", "number_network"))
     code, error = main(monkeypatch, capsys, "score", "heads", "train.csv")

@@ -22,8 +22,8 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::sklearn.exceptions.SkipTestWarning"),
 ]
 
-HEADS = {"epochs": 1, "heads": 2, "space": "none", "layers": "last", "whiten": False, "distances": False}
-SMALL = {"hidden": (16,), "epochs": 25, "lr": 3e-2}
+HEADS = {"epochs": 1, "heads": 3, "space": "none", "tap_scale": 0.2}
+SMALL = {"hidden": (16,), "epochs": 20, "lr": 3e-2}
 CLASSIFIER = RepulseClassifier(**SMALL, recipe=Recipe(**HEADS))
 REGRESSOR = RepulseRegressor(**SMALL, recipe=Recipe(task="regression", **HEADS))
 

@@ -18,6 +18,7 @@ from repulse.repulsion import (
     Mixture,
     Mixup,
     Noise,
+    Pasted,
     PatchShuffle,
     PhaseScramble,
     Shear,
@@ -30,7 +31,17 @@ from repulse.repulsion.source import Source
 
 SHAPES = [(1, 8, 8), (3, 32, 32), (4, 17, 23)]
 SINGLE = [
-    *[TrainingData(), PatchShuffle(4), DeadLeaves(), DeadLeaves(grain=0), PhaseScramble(), Swirl(), Shear(), Mixup()],
+    *[
+        TrainingData(),
+        PatchShuffle(4),
+        DeadLeaves(),
+        DeadLeaves(grain=0),
+        PhaseScramble(),
+        Swirl(),
+        Shear(),
+        Mixup(),
+        Pasted(),
+    ],
     *[Noise(), UniformBox(), UniformBox(-1.0, 2.0)],
 ]
 SOURCES = [*SINGLE, UniformBox(low=-9.0), Mixture([DeadLeaves(), PhaseScramble()])]

@@ -18,6 +18,7 @@ from repulse.repulsion import (
     Mixture,
     PatchShuffle,
     PhaseScramble,
+    ReplacedWords,
     SegmentShuffle,
     Shear,
     Shell,
@@ -110,7 +111,7 @@ def test_what_is_no_table_is_refused(source):
 # Texts
 
 
-@pytest.mark.parametrize("source", [WordShuffle(), SpanMix(), TextSamples()], ids=repr)
+@pytest.mark.parametrize("source", [WordShuffle(), SpanMix(), TextSamples(), ReplacedWords()], ids=repr)
 @pytest.mark.parametrize("form", ["mapping", "tuple", "ids alone"])
 def test_special_tokens_and_padding_stay(source, form):
     batch = texts()

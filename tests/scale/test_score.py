@@ -212,6 +212,16 @@ def test_a_kill_loses_nothing(tmp_path, monkeypatch):
     assert len([path for path in out.rglob("*") if path.is_file()]) == 4
 
 
+def test_an_engine_that_gives_up_is_one_sentence(heads, tmp_path, monkeypatch):
+    def gives_up(*_, **__):
+        raise RuntimeError("no cluster\nand a long story")
+        yield
+
+    monkeypatch.setattr("repulse.scale.engines.processes.run", gives_up)
+    with pytest.raises(DataError, match=r"^Scoring with processes gave up \(RuntimeError: no cluster\); the same call"):
+        score(shards(tmp_path / "in"), tmp_path / "out", heads)
+
+
 def test_the_order_of_tasks_is_that_of_names(tmp_path, heads):
     found = tasks_of(shards(tmp_path), tmp_path / "out", Settings(str(heads)))
     assert [Path(task.source).name for task in found] == [

@@ -270,7 +270,7 @@ def defaults(
 
 
 def main() -> None:
-    """Entry point: errors of the library become one sentence and exit code 2."""
+    """Run the command; errors of the library become one sentence and exit code 2."""
     try:
         app()
     except RepulseError as error:

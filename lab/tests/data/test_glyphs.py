@@ -98,3 +98,17 @@ def test_omniglot_folders_are_inverted_and_area_resized(tmp_path):
     assert len(data.load("omniglot", "evaluation", tmp_path)) == 6  # the publisher's
     (tmp_path / "omniglot-py").rename(tmp_path / "elsewhere")
     assert data.load("omniglot", "evaluation", tmp_path).inputs.shape == (9, 1, 28, 28)
+
+
+def test_digits_are_upscaled_in_three_equal_colours(tmp_path):
+    images = np.zeros((2, 28, 28), dtype=np.uint8)
+    images[0, :, 14:] = 200  # an edge in the middle
+    images[1] = 90
+    for name, values in (("images-idx3", images), ("labels-idx1", np.array([4, 7], dtype=np.uint8))):
+        write(tmp_path, f"MNIST/raw/t10k-{name}-ubyte", idx(values))
+    large = data.load("mnist-32", "test", tmp_path)
+    assert large.inputs.shape == (2, 3, 32, 32)
+    assert large.targets.tolist() == [4, 7]
+    assert (large.inputs[1] == 90).all()
+    assert (large.inputs[:, 0] == large.inputs[:, 2]).all()
+    assert large.inputs[0, 0, 5, [0, 14, 17, 31]].tolist() == [0, 0, 200, 200]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from PIL import Image
 from scipy.io import savemat
 
 from data_files import bytes_of, picture, plain, write
@@ -32,6 +33,33 @@ def test_svhn_calls_ten_zero(tmp_path, folder):
     numbers = data.load("svhn", "test", tmp_path)
     assert numbers.targets.tolist() == [0, 1, 9]
     assert numbers.inputs[2, 1, 5, 6] == images[5, 6, 1, 2]
+
+
+def test_svhn_crops_call_ten_zero(tmp_path):
+    (tmp_path / "files").mkdir()
+    images = bytes_of(3, 32, 32, 3)
+    np.savez(tmp_path / "files/svhn_crops_32x32.npz", x=images, name=np.array(["10", "1", "9"]))
+    crops = data.load("svhn-crops", "all", tmp_path)
+    assert crops.targets.tolist() == [0, 1, 9]
+    assert crops.inputs[2, 1, 5, 6] == images[2, 5, 6, 1]
+
+
+def test_sheets_of_pictures_are_cut_row_by_row(tmp_path):
+    """Each tile of a sheet has its own colour, and sheets are in the order of their classes."""
+    folder = tmp_path / "files/tiny-imagenet-sheets"
+    folder.mkdir(parents=True)
+    numbers = np.arange(400, dtype=np.uint16).reshape(20, 20).repeat(32, axis=0).repeat(32, axis=1)
+    for first, name in ((7, "n02"), (3, "n01")):
+        sheet = np.stack([numbers % 256, numbers // 256, np.full_like(numbers, first)], axis=2).astype(np.uint8)
+        Image.fromarray(sheet).save(folder / f"{name}.jpg", format="PNG")  # without loss
+    train = data.load("tiny-imagenet-100", "train", tmp_path, progress=False)
+    assert train.inputs.shape == (800, 3, 32, 32)
+    assert train.classes == ("n01", "n02")
+    assert train.targets.tolist() == [0] * 400 + [1] * 400
+    assert train.inputs[:, 2, 9, 9].tolist() == [3] * 400 + [7] * 400
+    tiles = train.inputs[:400, :2].long()
+    assert (tiles[:, 0, 0, 0] + 256 * tiles[:, 1, 0, 0]).tolist() == list(range(400))
+    assert (tiles.flatten(2).amin(dim=2) == tiles.flatten(2).amax(dim=2)).all()
 
 
 def test_textures_by_partition_all_and_ten_classes(tmp_path):

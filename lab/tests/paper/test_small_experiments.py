@@ -1,4 +1,4 @@
-"""The toy, regression and text experiments: what they plan, what a cell finds, and what becomes of it."""
+"""The toy and text experiments: what they plan, what a cell finds, and what becomes of it."""
 
 from __future__ import annotations
 
@@ -13,30 +13,21 @@ import torch
 from repulse import Recipe
 from repulse._files import write_whole
 from repulse.evaluation.table import Table
-from repulse.prediction import ClassPrediction, RegressionPrediction
+from repulse.prediction import ClassPrediction
 from repulse.recipe import NAMED
-from repulse_lab.jobs.job import Job, Place, execute, result
+from repulse_lab.jobs.job import Place
 from repulse_lab.networks.sentences import ENCODER
-from repulse_lab.paper import regression, text, toy
+from repulse_lab.paper import text, toy
 from repulse_lab.study.experiment import Outcome, RunOptions
 from repulse_lab.study.figures import Figure
 
-EXPERIMENTS = {module.EXPERIMENT.name: module for module in (toy, regression, text)}
+EXPERIMENTS = {module.EXPERIMENT.name: module for module in (toy, text)}
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory) -> Path:
-    """Files that are there and, for yachts, hold 60 rows of a smooth function."""
+    """Files that are there."""
     root = tmp_path_factory.mktemp("data")
-    generator = torch.Generator().manual_seed(0)
-    for name in regression.TABLES:
-        x = torch.randn(60, 6, generator=generator)
-        rows = torch.cat([x, (x[:, :1].sin() + 0.1 * torch.randn(60, 1, generator=generator))], dim=1)
-        lines = {"data": rows.tolist(), "index_features": [[i] for i in range(6)], "index_target": [[6]]}
-        lines |= {f"index_train_{n}": [[i] for i in range(48)] for n in range(2)}
-        lines |= {f"index_test_{n}": [[i] for i in range(48, 60)] for n in range(2)}
-        for file, content in lines.items():
-            write_whole(root / f"uci/{name}/{file}.txt", "\n".join(" ".join(map(str, row)) for row in content) + "\n")
     for file in ("data_full.json", "all_wiki_sents.txt"):
         write_whole(root / "clinc150" / file, "{}")
     return root
@@ -57,17 +48,6 @@ def test_toy_plans_every_method_on_every_task(tmp_path, preset, tasks, seeds):
     assert len(plan.cells) == tasks * 5 * seeds
     assert not plan.missing  # the data is drawn from a seed
     assert {cell.labels["method"] for cell in plan.cells} == set(toy.METHODS)
-
-
-@pytest.mark.parametrize("preset", ["cpu", "paper"])
-def test_regression_plans_the_splits_that_are_there(folder, tmp_path, preset):
-    plan = planned("regression", preset, folder)
-    assert len(plan.cells) == 4 * 2 * len(regression.METHODS) * 2  # two splits are there
-    assert {cell.labels["rows"] for cell in plan.cells} == {"all", "gap"}
-    assert len({need.key for cell in plan.cells for need in cell.job.needs}) == 4 * 2 * 2  # networks are shared
-    nothing = planned("regression", preset, tmp_path)
-    assert not nothing.cells
-    assert nothing.missing[0] == "UCI concrete is not there."
 
 
 @pytest.mark.skipif(importlib.util.find_spec(ENCODER) is None, reason="the text extra is not installed")
@@ -131,66 +111,6 @@ def test_spread_of_two_classes_is_that_of_either():
     assert float(toy.particle_std(ClassPrediction(p.log()))) == pytest.approx(0.2)
 
 
-def test_gap_is_the_middle_third_and_nothing_of_it_is_fitted(place):
-    about = {"data": "yacht", "seed": 0, "steps": 5, "width": 4}
-    whole, cut = (regression.Rows.of({**about, "rows": rows}, place.data) for rows in ("all", "gap"))
-    assert len(whole.x["gap"]) == 0
-    assert len(whole.x["train"]) == 48
-    assert len(cut.x["gap"]) == 20
-    assert sum(len(part) for part in cut.x.values()) == 60
-    assert bool(((cut.where["gap"] > 1 / 3) & (cut.where["gap"] < 2 / 3)).all())
-    outside = torch.cat([cut.where["train"], cut.where["test"]])
-    assert bool(((outside <= 1 / 3) | (outside >= 2 / 3)).all())
-    assert float(cut.y["train"].mean()) == pytest.approx(0, abs=1e-5)
-    assert int(whole.held.sum()) == 8
-
-
-def test_best_factor_is_the_mean_squared_error_over_the_variance():
-    generator = torch.Generator().manual_seed(0)
-    targets = torch.randn(4000, generator=generator)
-    prediction = RegressionPrediction(torch.zeros(1, 4000), torch.full((1, 4000), 0.1))
-    factor = regression.best_factor(prediction, targets)
-    assert factor == pytest.approx(float(targets.square().mean()) / 0.1, rel=0.1)
-    assert torch.equal(regression.rescaled(prediction, 2.0).variances, torch.full((1, 4000), 0.2))
-
-
-@pytest.mark.filterwarnings("ignore::repulse.FitWarning")
-def test_regression_cells_share_networks_and_make_tables(place, monkeypatch):
-    brief = {name: (recipe.replace(epochs=30), learnt) for name, (recipe, learnt) in regression.RECIPES.items()}
-    monkeypatch.setattr(regression, "RECIPES", brief)
-    outcomes = []
-    for rows in ("all", "gap"):
-        start = {"data": "yacht", "rows": rows, "seed": 0, "steps": 60, "width": 8}
-        for method in ("MAP", "DE-5", "repulse, fixed noise", "repulse, rescaled, stronger"):
-            job = Job(regression.regress, {"method": method, "networks": start}, (Job(regression.networks, start),))
-            for one in (*job.needs, job):
-                execute(one, place)
-            outcomes.append(outcome({"data": "yacht", "rows": rows, "method": method, "seed": 0}, result(job, place)))
-    assert len(list((place.keep / "regressors").iterdir())) == 2
-    assert "gap ratio" not in outcomes[4].figures  # a single network has no epistemic uncertainty
-    assert outcomes[5].figures["gap ratio"] > 0
-    tables, figures = regression.tables(outcomes), regression.figures(outcomes)
-    assert tables[0].rows[0][1][0][0] == outcomes[0].figures["rmse"]
-    assert math.isnan(tables[0].rows[0][1][0][-1])
-    check(tables, figures)
-
-
-def test_features_are_what_the_last_layer_of_the_first_network_sees():
-    members = regression._members({"width": 8}, 3, torch.Generator().manual_seed(0))
-    x = torch.randn(5, 3)
-    features = regression._features(members, x)
-    assert torch.allclose(members(x)[0], features @ members.weights[-1][0].T + members.biases[-1][0], atol=1e-6)
-
-
-def test_networks_that_were_cleared_away_come_back_the_same(place):
-    start = {"data": "yacht", "rows": "all", "seed": 0, "steps": 20, "width": 4}
-    about = {"method": "DE-5", "networks": start}
-    first = regression.regress(about, place)
-    for file in (place.keep / "regressors").iterdir():
-        file.unlink()
-    assert regression.regress(about, place) == first
-
-
 @pytest.fixture
 def encoded(place) -> Place:
     """Sentences of three well separated intents, as the job would have kept them; the last four columns are taps."""
@@ -251,14 +171,6 @@ def test_sentences_of_clinc150_are_read_and_encoded(data_root, tmp_path, monkeyp
     assert counts == {"train": 50, "test": 15, "outside": 4, "repulsion": 20}
     figures = text.intents({"method": "MAP", "layers": "last", "seed": 0, "sentences": about}, place)["figures"]
     assert figures["accuracy"] > 10
-
-
-@pytest.mark.data
-def test_power_plant_is_a_plane_that_networks_find(data_root, tmp_path):
-    start = {"data": "power-plant", "rows": "gap", "seed": 0, "steps": 300, "width": 16}
-    found = regression.regress({"method": "DE-5", "networks": start}, Place(data_root, tmp_path))
-    assert found["figures"]["rmse"] < 6
-    assert 85 < found["figures"]["coverage_95"] <= 100
 
 
 def outcome(labels: dict, found: dict) -> Outcome:

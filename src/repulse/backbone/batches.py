@@ -7,6 +7,7 @@ mapping that also holds the targets under one of `TARGETS`.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -208,13 +209,22 @@ def call(model: nn.Module, inputs: Any) -> Any:
     return model(**inputs) if isinstance(inputs, Mapping) else model(*inputs)
 
 
+def as_inputs(model: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]) -> Any:
+    """Return what a caller passes in place of a model's arguments in the form in which `call` feeds it."""
+    if named and inputs:  # all of them by name
+        bound = inspect.signature(model.forward).bind(*inputs, **named)
+        named = {key: value for key, value in bound.arguments.items() if key in bound.signature.parameters}
+    x = named if named else inputs[0] if len(inputs) == 1 else inputs
+    return inputs_of(x, "x") if isinstance(x, Mapping) else x
+
+
 def logits_of(outputs: Any) -> Tensor:
-    """Return the tensor in what a model returns: itself, its `.logits` or `["logits"]`, or the first of a tuple."""
+    """Return the tensor that a model returns: itself, `.logits`, `["logits"]`, `["out"]`, or the first of a tuple."""
     found = outputs
     if not isinstance(found, Tensor):
         found = getattr(outputs, "logits", None)
     if found is None and isinstance(outputs, Mapping):
-        found = outputs.get("logits")
+        found = outputs.get("logits", outputs.get("out"))  # "out" is what segmentation networks of torchvision return
     if found is None and isinstance(outputs, tuple | list) and outputs:
         found = outputs[0]
     if not isinstance(found, Tensor):

@@ -4,7 +4,8 @@ A last layer is linear, or a convolution with a kernel of one, which is a linear
 the network's if they are equal as they are, or after the mean over positions, or at one position a sample (the last
 token, say); and, after that, through nothing, a softmax, a log-softmax or a sigmoid of each. Distilled
 networks average two such layers, which is one layer on both their features. In all these cases a head that takes the
-features pooled in the same way can stand in for the layer.
+features pooled in the same way can stand in for the layer. If the network has an output at every position, as it is or
+interpolated, so have the heads.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from repulse.backbone.positions import RESIZES, resized
 from repulse.errors import BackboneError, expected
 
 POOLINGS = ("none", "mean", "one")
@@ -34,12 +36,17 @@ class Ending:
         activation: what the network applies afterwards, and the heads undo by taking its place: "none", "log_softmax",
             "softmax" or "sigmoid".
         flat: whether the one output of each sample comes as `(B,)`, not `(B, 1)`.
+        positions: where classes are if there is an output at every position: "channels_first" `(B, K, H, W)` or
+            "channels_last" `(B, T, K)`; empty if there is one output per input.
+        resize: how outputs at positions are interpolated: "nearest", "linear", "linear_aligned"; empty if they are not.
     """
 
     layers: tuple[str, ...]
     pooling: str = "none"
     activation: str = "none"
     flat: bool = False
+    positions: str = ""
+    resize: str = ""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "layers", tuple(self.layers))
@@ -54,6 +61,8 @@ class Ending:
             "one": "applied at every position, of which one counts",
         }
         words = [said[self.pooling]] if self.pooling in said else []
+        if self.positions:
+            words.append("applied at every position" + (" and interpolated" if self.resize else ""))
         if len(self.layers) > 1:
             words.append("which are averaged")
         if self.activation != "none":
@@ -95,7 +104,8 @@ def flatten_positions(values: Tensor, layer: nn.Module) -> Float[Tensor, "B P d"
 
 def joint_features(inputs: Sequence[Tensor], layers: Sequence[nn.Module]) -> Float[Tensor, "B P d"]:
     """Concatenate the features of all last layers."""
-    return torch.cat([flatten_positions(value, layer) for value, layer in zip(inputs, layers, strict=True)], dim=2)
+    flat = [flatten_positions(value, layer) for value, layer in zip(inputs, layers, strict=True)]
+    return flat[0] if len(flat) == 1 else torch.cat(flat, dim=2)
 
 
 def pool(
@@ -109,8 +119,8 @@ def pool(
         return features[:, 0]
     if ending.pooling == "mean":
         return features.mean(dim=1)
-    distance = (activate(ending.activation, outputs) - logits.reshape(len(logits), 1, -1)).abs().amax(dim=-1)
-    return features[torch.arange(len(features), device=features.device), distance.argmin(dim=1)]
+    distance = (activate(ending.activation, outputs) - logits.reshape(logits.shape[0], 1, -1)).abs().amax(dim=-1)
+    return features[torch.arange(features.shape[0], device=features.device), distance.argmin(dim=1)]
 
 
 def activate(activation: str, logits: Tensor) -> Tensor:
@@ -151,7 +161,9 @@ def recognise(names: Sequence[str], layers: Sequence[nn.Module], ran: Sequence[C
 
 
 def output_follows(ending: Ending, features: Tensor, weights: tuple[Tensor, Tensor], logits: Tensor) -> bool:
-    """Check whether a network's output is what its last layer makes of these features."""
+    """Check whether a network's output is what its last layer makes of these features; a traced pass is not checked."""
+    if torch.compiler.is_compiling():
+        return True
     weight, bias = weights
     again = activate(ending.activation, nn.functional.linear(features.detach().float(), weight.float(), bias.float()))
     coarse = min((features.dtype, weight.dtype, logits.dtype), key=lambda dtype: dtype.itemsize)
@@ -166,8 +178,39 @@ def find_ending(ran: Sequence[tuple[str, nn.Module, Call]], logits: Tensor) -> E
     latest = [(name, layer, call) for name, layer, call in ran if call[1].shape == logits.shape][-2:]
     if len(latest) == 2 and latest[0][0] != latest[1][0]:
         names, layers, calls = zip(*latest, strict=True)
-        return recognise(names, layers, calls, logits)
+        if found := recognise(names, layers, calls, logits):
+            return found
+    return next((found for run in reversed(ran) if (found := recognise_positions(*run, logits))), None)
+
+
+def recognise_positions(name: str, layer: nn.Module, ran: Call, logits: Tensor) -> Ending | None:
+    """Find how outputs at every position follow from those of a layer; None if they do not."""
+    inputs, outputs = ran
+    if logits.ndim < 3 or len(outputs) != len(logits):
+        return None
+    weight, bias = weights_of(layer)
+    h, z = (flatten_positions(value, layer) for value in (inputs, outputs))
+    if not nearly_equal(nn.functional.linear(h.float(), weight.float(), bias.float()).to(z.dtype), z):
+        return None
+    maps = with_channels_first(outputs, layer)
+    for positions in ("channels_first", "channels_last"):
+        wanted = logits if positions == "channels_first" else logits.movedim(-1, 1)
+        if wanted.shape[1] != maps.shape[1]:
+            continue
+        found = {"": maps.reshape(wanted.shape)} if maps.numel() == wanted.numel() else {}
+        if not found and maps.ndim == wanted.ndim:
+            found = {resize: resized(maps.float(), wanted.shape[2:], resize) for resize in RESIZES}
+        for activation in ACTIVATIONS:
+            for resize, value in found.items():
+                seen = activate(activation, value.movedim(1, -1)).to(logits.dtype)
+                if nearly_equal(seen, wanted.movedim(1, -1)):
+                    return Ending((name,), "none", activation, positions=positions, resize=resize)
     return None
+
+
+def with_channels_first(values: Tensor, layer: nn.Module) -> Float[Tensor, "B c ..."]:
+    """Return inputs or outputs of a last layer with their channels on the second axis."""
+    return values.movedim(-1, 1) if isinstance(layer, nn.Linear) else values
 
 
 def _describe_rest(outputs: Float[Tensor, "B P K"], logits: Tensor) -> str:
@@ -190,7 +233,12 @@ def refusal(ran: Sequence[tuple[str, nn.Module, Call]], logits: Tensor, wanted: 
     shape = tuple(logits.shape)
     if logits.ndim > 2 and logits.numel() > len(logits) * logits.shape[1]:
         return BackboneError(
-            expected("model(batch)", "one output vector an input, (batch, outputs)", f"{shape}, a dense prediction")
+            expected(
+                "model(batch)",
+                "the output of a linear layer or 1x1 convolution, for each input or at every position, interpolated "
+                "(if at all) to the nearest or linearly",
+                f"{shape}, which no such layer gave; let the model return the output of its last one",
+            )
         )
     if not ran:
         found = "one that ran none" if wanted is None else f"a pass that did not run `{wanted}`"

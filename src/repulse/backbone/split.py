@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import difflib
-import threading
-from collections.abc import Callable, Sequence
-from typing import Any
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NoReturn
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from repulse._modes import evaluating
+from repulse._modes import caller, evaluating
 from repulse.backbone.batches import (
     call,
     channels_last,
@@ -24,23 +24,38 @@ from repulse.backbone.batches import (
 from repulse.backbone.endings import (
     Call,
     Ending,
+    activate,
     find_ending,
     flatten_positions,
     is_last_layer,
     joint_features,
+    nearly_equal,
     output_follows,
     pool,
     refusal,
     weights_of,
+    with_channels_first,
 )
+from repulse.backbone.forms import Form, forms_of
 from repulse.backbone.maps import Ran
 from repulse.backbone.memory_format import prefers_channels_last
-from repulse.backbone.tap_choice import find_taps, named_taps, within_columns
+from repulse.backbone.positions import FeatureMap, at_size, interpolated
+from repulse.backbone.tap_choice import (
+    MAX_COLUMNS,
+    POSITION_COLUMNS,
+    find_taps,
+    named_taps,
+    position_taps,
+    within_columns,
+)
 from repulse.backbone.taps import INPUTS, Tap, fits, signal_in, tensor_in
 from repulse.errors import BackboneError, DataError, expected
 
 PROBE_SAMPLES = 8
 """Number of samples of a batch that show how a network runs."""
+
+CHECKED_POSITIONS = 16
+"""Number of positions of each batch at which the output is compared with that of the last layer."""
 
 
 class Backbone(nn.Module):
@@ -54,6 +69,7 @@ class Backbone(nn.Module):
         taps: which earlier stages are read too.
         several: how many tensors the network takes side by side, or None if it takes one, or names.
         channels_last: whether `run` hands images over with their channels last in memory (see `memory_format`).
+        forms: name, shape and type of each of its inputs, as far as they are known.
     """
 
     def __init__(
@@ -63,6 +79,7 @@ class Backbone(nn.Module):
         taps: Sequence[Tap] = (),
         several: int | None = None,
         channels_last: bool = False,
+        forms: Sequence[Form] = (),
     ) -> None:
         super().__init__()
         self.model = model
@@ -70,6 +87,7 @@ class Backbone(nn.Module):
         self.taps = tuple(taps)
         self.several = several
         self.channels_last = channels_last
+        self.forms = tuple(forms)
 
     @property
     def weights(self) -> tuple[Tensor, Tensor]:
@@ -91,6 +109,15 @@ class Backbone(nn.Module):
         """Number of features in all."""
         return self.penultimate + sum(tap.columns for tap in self.taps)
 
+    def with_taps(self, taps: Sequence[Tap]) -> Backbone:
+        """Return the same network with other taps."""
+        return Backbone(self.model, self.ending, taps, self.several, self.channels_last, self.forms)
+
+    @torch.no_grad()
+    def axes(self, x: Any) -> int:
+        """Return how many axes the positions have."""
+        return len(self.locate(x).size)
+
     def run(self, x: Any) -> Float[Tensor, "B d"]:
         """Compute features in the memory format that is faster for this network; its weights are not moved."""
         if self.channels_last:
@@ -101,23 +128,78 @@ class Backbone(nn.Module):
         return self(x)
 
     def forward(self, x: Any) -> Float[Tensor, "B d"]:
-        """Compute the features of inputs in any form the network takes, in eval mode."""
-        caller = threading.get_ident()  # the model may be serving other threads, whose features are theirs
+        """Compute the features of inputs in any form the network takes, in eval mode.
+
+        Of a network with an output at every position, those of all positions, one after the other.
+        """
+        if self.ending.positions:
+            return self.locate(x).all_rows()
         mask = mask_of(x)
-        ends: dict[str, Call] = {}
         read = {tap: tap.read(signal_in(x), None) for tap in self.taps if tap.reads == INPUTS}
+        ends, logits = self._watch(x, read, lambda tap, output: tap.read(output, mask))
+        pooled = self.pooled(ends, logits)
+        if not output_follows(self.ending, pooled, self.weights, logits):
+            self._refuse_output(logits)
+        return self.joined(pooled, read)
+
+    def locate(self, x: Any) -> FeatureMap:
+        """Compute the features of inputs at every position, for a network that has an output there."""
+        read: dict[Tap, Tensor] = {}
+        ends, logits = self._watch(x, read, lambda tap, output: tap.map(output))
+        (name,) = self.ending.layers
+        for missing in [name] * (name not in ends) + [tap.name for tap in self.taps if tap not in read]:
+            raise BackboneError(expected("model", f"one that runs `{missing}`", "a pass without it"))
+        features = with_channels_first(ends[name][0], self.model.get_submodule(name))
+        first = self.ending.positions == "channels_first"
+        size = tuple(logits.shape[2:] if first else logits.shape[1:-1])
+        if not self.ending.resize:
+            features = features.reshape(len(features), -1, *size)  # a row of positions may be an image
+        grid = tuple(features.shape[2:])
+        finer = [math.prod(read[tap].shape[2:]) > math.prod(grid) for tap in self.taps]
+        taps = [at_size(read[tap], grid) if pooled else read[tap] for tap, pooled in zip(self.taps, finer, strict=True)]
+        mask = mask_of(x)
+        mask = mask if mask is not None and tuple(mask.shape[1:]) == size else None
+        found = FeatureMap(features, tuple(taps), size, self.ending.resize, mask)
+        self._check_positions(found, logits if first else logits.movedim(-1, 1))
+        return found
+
+    @torch.no_grad()
+    def _check_positions(self, found: FeatureMap, logits: Float[Tensor, "B K ..."]) -> None:
+        """Check at a few positions that the output is what the last layer makes of the features there."""
+        if not logits.numel():
+            return
+        few = torch.linspace(0, math.prod(found.size) - 1, CHECKED_POSITIONS, device=logits.device).long()
+        features = interpolated(found.features[0].float(), few, found.size, found.resize)
+        weight, bias = (part.float() for part in self.weights)
+        again = activate(self.ending.activation, nn.functional.linear(features, weight, bias))
+        seen = logits[0].flatten(1)[:, few].T
+        if not nearly_equal(again.to(seen.dtype), seen):
+            self._refuse_output(logits)
+
+    def _refuse_output(self, logits: Tensor) -> NoReturn:
+        if not bool(logits.isfinite().all()):
+            raise DataError(expected("x", "such that the network's output is finite", "NaN or infinite outputs"))
+        wanted = f"that of {self.ending} as in the first batch"
+        raise BackboneError(expected("the model's output", wanted, "something else; it depends on more than that"))
+
+    def _watch(
+        self, x: Any, read: dict[Tap, Tensor], read_tap: Callable[[Tap, Any], Tensor]
+    ) -> tuple[dict[str, Call], Tensor]:
+        """Run the network; return what went in and out of its last layers, and its output; read the taps."""
+        me = caller()  # the model may be serving other threads, whose features are theirs
+        ends: dict[str, Call] = {}
 
         def at_end(name: str):
             def hook(_: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
-                if threading.get_ident() == caller:
+                if caller() == me:
                     ends[name] = (inputs[0], output)
 
             return hook
 
         def at_tap(tap: Tap):
             def hook(_: nn.Module, inputs: Any, output: Any) -> None:
-                if threading.get_ident() == caller:
-                    read[tap] = tap.read(output, mask)
+                if caller() == me:
+                    read[tap] = read_tap(tap, output)
 
             return hook
 
@@ -134,20 +216,23 @@ class Backbone(nn.Module):
         finally:
             for hook in hooks:
                 hook.remove()
-        missing = [name for name in self.ending.layers if name not in ends]
-        missing += [tap.name for tap in self.taps if tap not in read]
-        for name in missing:
-            raise BackboneError(expected("model", f"one that runs `{name}`", "a pass without it"))
+        return ends, logits
+
+    def pooled(self, ends: Mapping[str, Call], logits: Tensor) -> Float[Tensor, "B d"]:
+        """Return the penultimate features, from what went through the last layers in a pass."""
+        for name in self.ending.layers:
+            if name not in ends:
+                raise BackboneError(expected("model", f"one that runs `{name}`", "a pass without it"))
+        layers = [self.model.get_submodule(name) for name in self.ending.layers]
         inputs, outputs = zip(*(ends[name] for name in self.ending.layers), strict=True)
-        pooled = pool(self.ending, joint_features(inputs, layers), flatten_positions(outputs[0], layers[0]), logits)
-        if not output_follows(self.ending, pooled, self.weights, logits):
-            if not bool(logits.isfinite().all()):
-                raise DataError(expected("x", "such that the network's output is finite", "NaN or infinite outputs"))
-            wanted = f"that of {self.ending} as in the first batch"
-            raise BackboneError(expected("the model's output", wanted, "something else; it depends on more than that"))
-        if not self.taps:
-            return pooled
-        return torch.cat([pooled, *(read[tap] for tap in self.taps)], dim=1)
+        return pool(self.ending, joint_features(inputs, layers), flatten_positions(outputs[0], layers[0]), logits)
+
+    def joined(self, pooled: Float[Tensor, "B d"], read: Mapping[Tap, Tensor]) -> Float[Tensor, "B w"]:
+        """Append what the taps have read in a pass."""
+        for tap in self.taps:
+            if tap not in read:
+                raise BackboneError(expected("model", f"one that runs `{tap.name}`", "a pass without it"))
+        return torch.cat([pooled, *(read[tap] for tap in self.taps)], dim=1) if self.taps else pooled
 
 
 def split(
@@ -156,7 +241,8 @@ def split(
     """Find the layer that produces the network's output, by running one batch, and check that it does.
 
     Args:
-        model: any module that maps a batch to one output vector an input: the logits, or something with `.logits`.
+        model: any module that maps a batch to one output vector an input, or one at every position: the logits, or
+            something with `.logits`.
         batch: inputs on the model's device, in any form the model takes.
         layers: "last" for the penultimate features alone, "auto" to tap earlier stages as well, or names of modules.
         last_layer: name of the last layer, if it should not be found.
@@ -211,7 +297,8 @@ def split(
     ending = find_ending(ends, logits)
     if ending is None:
         raise refusal(ends, logits, last_layer)
-    backbone = Backbone(model, ending, several=len(few) if isinstance(few, tuple) and len(few) > 1 else None)
+    several = len(few) if isinstance(few, tuple) and len(few) > 1 else None
+    backbone = Backbone(model, ending, several=several, forms=forms_of(few))
     with torch.no_grad():
         backbone(few)  # which checks that the layer does not run again after it made the output
     backbone = _with_taps(backbone, few, layers, ran)
@@ -252,11 +339,15 @@ def _with_taps(backbone: Backbone, few: Any, layers: str | Sequence[str], ran: l
             taps = [tap for tap in taps if mask is not None and tap.reads == "mean" and fits(mask, left[tap.name])]
     else:
         taps = named_taps(list(layers), ran, inputs, [name for name, _ in backbone.model.named_modules()])
-        return Backbone(backbone.model, backbone.ending, taps, backbone.several)
-    model, ending, several = backbone.model, backbone.ending, backbone.several
+        if backbone.ending.positions:
+            taps = position_taps(taps, ran, backbone.axes(few))
+        return backbone.with_taps(taps)
+    most = MAX_COLUMNS
+    if backbone.ending.positions:
+        taps, most = position_taps(taps, ran, backbone.axes(few)), POSITION_COLUMNS
     with torch.no_grad():
-        found = Backbone(model, ending, taps, several)(few)
-    return Backbone(model, ending, within_columns(_without_repeats(found, backbone.penultimate, taps)), several)
+        found = backbone.with_taps(taps)(few)
+    return backbone.with_taps(within_columns(_without_repeats(found, backbone.penultimate, taps), most))
 
 
 def _without_repeats(features: Tensor, width: int, taps: Sequence[Tap]) -> list[Tap]:
@@ -285,11 +376,11 @@ def _same(a: Tensor, b: Tensor) -> bool:
 @torch.no_grad()
 def _watched(model: nn.Module, names: dict[str, nn.Module], watch: Callable[..., Any], inputs: Any) -> Tensor:
     """Run a batch with a hook on every module, for this thread alone, and return the logits."""
-    caller = threading.get_ident()
+    me = caller()
     hooks = []
 
     def mine(hook: Callable[..., None]):
-        return lambda *call: hook(*call) if threading.get_ident() == caller else None
+        return lambda *call: hook(*call) if caller() == me else None
 
     try:
         for name, module in names.items():

@@ -27,6 +27,10 @@ MAX_COLUMNS = COLUMNS * 9 // 8
 """Number of columns beyond which channels are grouped; three depths of a transformer with 384 channels have as many."""
 
 
+POSITION_COLUMNS = 256
+"""Number of columns at most where heads see all of them at every position."""
+
+
 def find_taps(ran: Sequence[Ran], inputs: Tensor | None) -> list[Tap]:
     """Choose the modules to tap, from the modules that ran on one batch, in the order in which they ended.
 
@@ -70,15 +74,22 @@ def named_taps(names: Sequence[str], ran: Sequence[Ran], inputs: Tensor | None, 
     return taps
 
 
-def within_columns(taps: Sequence[Tap]) -> list[Tap]:
-    """Group neighbouring channels, as many in each tap, until all taps have at most `MAX_COLUMNS` together.
+def position_taps(taps: Sequence[Tap], ran: Sequence[Ran], axes: int) -> list[Tap]:
+    """Return the taps of these that have the given number of axes of positions, to be read at every position."""
+    shapes = {module.name: module.left for module in ran}
+    fitting = [tap for tap in taps if tap.layout != "vector" and tap.reads != INPUTS]
+    return [tap.at_positions() for tap in fitting if len(shapes.get(tap.name, ())) == axes + 2]
+
+
+def within_columns(taps: Sequence[Tap], most: int = MAX_COLUMNS) -> list[Tap]:
+    """Group neighbouring channels, as many in each tap, until all taps have at most so many columns together.
 
     A wide network is wide everywhere, and its last stages say most: each tap keeps its share. Inputs, which are columns
     of a table as often as not, are grouped only if they alone have more than `COLUMNS`.
     """
     found = [tap.grouped(-(-tap.columns // COLUMNS)) if tap.reads == INPUTS else tap for tap in taps]
     group = 1
-    while sum(tap.columns for tap in found) > MAX_COLUMNS and group < MAX_COLUMNS:
+    while sum(tap.columns for tap in found) > most and group < MAX_COLUMNS:
         group += 1
         found = [now if tap.reads == INPUTS else tap.grouped(group) for now, tap in zip(found, taps, strict=True)]
     return found

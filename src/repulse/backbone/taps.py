@@ -22,6 +22,9 @@ from repulse.errors import BackboneError, expected
 INPUTS = "inputs"
 """What `Tap.reads` says where a tap reads the inputs of the network themselves; no module is hooked for it."""
 
+POSITIONS = "positions"
+"""What `Tap.reads` says where a tap reads every position by itself."""
+
 FEW_BYTES = 2**20
 """Bytes of a stage that are read at a time: what a core keeps at hand."""
 
@@ -35,7 +38,8 @@ class Tap:
         layout: "channels_first" `(B, C, ...)`, "channels_last" `(B, ..., C)`, or "vector" `(B, C)`.
         columns: how many numbers it gives.
         reads: "both" mean and deviation, or one of them: the "mean" of tokens, and the "deviation" of a stage whose
-            means are the penultimate features; or the "inputs" of the network, as one vector.
+            means are the penultimate features; or the "inputs" of the network, as one vector; or all "positions", for
+            networks with an output at every one.
         group: number of neighbouring channels that share a column. A group has the mean of its channels' means, and
             as its deviation that of all its values: the statistics of group normalisation.
     """
@@ -75,6 +79,23 @@ class Tap:
         deviation = torch.maximum(square - mean.square(), 1e-6 * square + 1e-12).sqrt()
         return deviation if self.reads == "deviation" else torch.cat([mean, deviation], dim=1)
 
+    def at_positions(self) -> Tap:
+        """Return the tap that reads the channels themselves at every position."""
+        channels = self.columns // (2 if self.reads == "both" else 1)
+        return Tap(self.name, self.layout, channels, POSITIONS)
+
+    def map(self, output: Any) -> Float[Tensor, "B c ..."]:
+        """Return the channels at every position, channels first."""
+        values = tensor_in(output)
+        if values is None:
+            raise BackboneError(expected(f"the output of `{self.name}`", "a tensor", type(output).__name__))
+        values = values.float() if self.layout == "channels_first" else values.float().movedim(-1, 1)
+        if self.group == 1:
+            return values.clone()  # what comes next may write into it
+        more = -values.shape[1] % self.group
+        padded = torch.cat([values, values[:, -1:].expand(-1, more, *values.shape[2:])], dim=1) if more else values
+        return padded.unflatten(1, (-1, self.group)).mean(dim=2)
+
     def grouped(self, channels: int) -> Tap:
         """Return the same tap, of a whole one, with this many neighbouring channels to a column."""
         statistics = 2 if self.reads == "both" and self.layout != "vector" else 1
@@ -91,6 +112,8 @@ def _grouped(values: Float[Tensor, "B c"], channels: int) -> Float[Tensor, "B g"
 
 def _sums(values: Float[Tensor, "B a b"], axis: int) -> tuple[Float[Tensor, "B c"], Float[Tensor, "B c"]]:
     """Return sums along an axis and sums of squares, a few samples at a time, which stay in the processor's cache."""
+    if torch.compiler.is_compiling():  # sizes are symbols, and a compiler cuts loops for itself
+        return values.sum(dim=axis), _by_squares(values, axis)
     few = len(values)
     if values.device.type == "cpu" and values.numel():
         few = max(FEW_BYTES // (values.nbytes // few), 1)
@@ -119,9 +142,9 @@ def tensor_in(output: Any) -> Tensor | None:
     return output if isinstance(output, Tensor) and not output.is_nested else None
 
 
-def fits(mask: Tensor, shape: Sequence[int]) -> bool:
+def fits(mask: Tensor, shape: torch.Size | Sequence[int]) -> bool:
     """Check whether a mask `(B, T)` says which tokens of `(B, T, C)` count; a network may add padding of its own."""
-    return len(shape) == 3 and mask.shape[0] == shape[0] and mask.shape[1] <= shape[1]
+    return bool(len(shape) == 3 and mask.shape[0] == shape[0] and mask.shape[1] <= shape[1])
 
 
 def signal_in(inputs: Any) -> Tensor | None:

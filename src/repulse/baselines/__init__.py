@@ -8,7 +8,7 @@
 >>> method.score(torch.randn(5, 8)).shape
 torch.Size([5])
 >>> [name for name, method in baselines.METHODS.items() if method.uses_repulsion]
-['discriminator', 'outlier exposure', 'outlier exposure, tuned', 'fs-RLL-E', 'repulse']
+['discriminator', 'outlier exposure', 'tuned outlier exposure', 'fs-RLL-E', 'repulse']
 """
 
 from repulse.baselines.contract import Method, Predictor

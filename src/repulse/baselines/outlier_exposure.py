@@ -91,7 +91,7 @@ class TunedOutlierExposure(OutlierExposure):
     Larger weights detect better and are worse calibrated; nothing but labels of unseen samples can say where to stop.
     """
 
-    name = "outlier exposure, tuned"
+    name = "tuned outlier exposure"
     calibrates = True
     chosen = ("weight",)
     seconds = 15.0

@@ -7,18 +7,14 @@ import shlex
 from pathlib import Path
 from typing import Annotated, Any
 
-import torch
 import typer
 
 from repulse.commands import options
 from repulse.commands.language import next_steps, shows_progress, warnings_as_lines
+from repulse.commands.training import Training
 from repulse.ensemble import Ensemble
-from repulse.errors import DataError, FitWarning, expected
-from repulse.files.batches import Batches, classes_of, targets_of
-from repulse.files.columns import Columns
-from repulse.files.networks import Network, open_network
-from repulse.files.opening import Opening
-from repulse.files.samples import Samples, read_samples
+from repulse.errors import FitWarning
+from repulse.files.networks import open_network
 from repulse.recipe import Recipe
 from repulse.retrofit import retrofit
 
@@ -26,21 +22,8 @@ AUTO, NONE = "auto", "none"
 
 
 def fit(
-    model: Annotated[
-        str,
-        typer.Argument(
-            help="The trained network: a name of timm, a folder of Hugging Face, package.module:function (or "
-            "file.py:function) that returns the network or (network, transform), or `linear` for ready features.",
-            metavar="MODEL",
-        ),
-    ],
-    data: Annotated[
-        Path,
-        typer.Argument(
-            help="Its training data: a folder of class folders, a CSV, TSV or Parquet table, an .npz, or a .tar.",
-            metavar="DATA",
-        ),
-    ],
+    model: options.TrainedNetwork,
+    data: options.TrainingData,
     out: Annotated[Path, typer.Option(help="Folder for the heads.")] = Path("heads"),
     validation: Annotated[
         Path | None, typer.Option(help="Data like DATA that the network was not trained on: worth a lot.", metavar="D")
@@ -50,15 +33,13 @@ def fit(
     ] = AUTO,
     checkpoint: options.Checkpoint = None,
     task: Annotated[options.Task, typer.Option(help="What the network predicts.")] = options.Task.classification,
-    classes: Annotated[
-        Path | None,
-        typer.Option(help="File with the name of a class in each line, in the order of the outputs.", metavar="FILE"),
-    ] = None,
+    classes: options.Classes = None,
     text: options.Text = None,
     path: options.PathColumn = None,
     label: options.Label = None,
     key: options.Key = None,
     heads: Annotated[int, typer.Option(min=1, help="Number of heads.")] = Recipe().heads,
+    strength: Annotated[float | None, typer.Option(min=0, help="Of the repulsion. [default: by classes]")] = None,
     layers: Annotated[
         list[str] | None, typer.Option(help="What heads see: auto, last, or names of modules; may be repeated.")
     ] = None,
@@ -80,37 +61,27 @@ def fit(
     """
     network = open_network(model, checkpoint)
     columns = options.columns_of(text, path, label, key)
-    samples = read_samples(data, columns, network.kind)
-    columns = dataclasses.replace(samples.columns, label=samples.columns.label or label)
-    names = _classes(classes, network, samples, task.value)
-    opening = Opening(
-        model=_whole_name(model),
-        checkpoint=None if checkpoint is None else str(checkpoint.resolve()),
-        kind=samples.kind,
-        columns=columns,
-        classes=names,
-        task=task.value,
-        batch_size=batch_size,
-        sources=_sources(data, validation, repulsion),
-    )
-    recipe = Recipe(task=task.value, heads=heads, seed=seed)
+    training = Training.of(network, model, checkpoint, data, columns, classes, task, batch_size)
+    names = training.opening.classes or network.class_names
+    recipe = Recipe(task=task.value, heads=heads, seed=seed, strength="auto" if strength is None else strength)
     given = None if not layers else layers[0] if layers[0] in ("auto", "last") else layers
     with warnings_as_lines(FitWarning):  # the summary has them
         ensemble = retrofit(
             network.model,
-            _labelled(samples, network, opening),
-            validation=None if validation is None else _validation(validation, columns, network, opening),
-            repulsion=_repulsion(repulsion, columns, network, opening, seed),
+            training.batches(),
+            validation=training.validation(validation),
+            repulsion=_repulsion(repulsion, training, seed),
             layers=given,
             last_layer=last_layer,
             recipe=recipe,
             cache=cache or out / "features",
-            class_names=names or network.class_names if task is options.Task.classification else None,
+            class_names=names if task is options.Task.classification else None,
             device=device,
             progress=shows_progress(),
         )
     ensemble.save(out)
-    opening.save(out)
+    sources = training.opening.sources | _sources(validation, repulsion)
+    dataclasses.replace(training.opening, sources=sources).save(out)
     _tell(ensemble, out, validation)
     if strict and ensemble.summary().warnings():
         raise typer.Exit(1)
@@ -130,51 +101,12 @@ def _tell(ensemble: Ensemble, out: Path, validation: Path | None) -> None:
     next_steps(*steps)
 
 
-def _classes(file: Path | None, network: Network, samples: Samples, task: str) -> tuple[str, ...] | None:
-    """Return the names by which labels are understood: told, those of the network, or those in the data, sorted."""
-    if file is not None:
-        try:
-            return tuple(file.read_text(encoding="utf-8").removesuffix("\n").split("\n"))
-        except (OSError, UnicodeDecodeError) as reason:
-            wanted = "a text file with the name of a class in each line"
-            raise DataError(expected("--classes", wanted, file)) from reason
-    if samples.labels is None or task != "classification":
-        return None
-    found, known = classes_of(samples.labels), network.class_names
-    if found is None:
-        return None
-    return known if known is not None and set(found) <= set(known) else tuple(found)
-
-
-def _labelled(samples: Samples, network: Network, opening: Opening) -> Batches:
-    targets = targets_of(samples, opening.task, opening.classes)
-    return Batches(samples, network.prepare(opening.kind), targets, opening.batch_size)
-
-
-def _validation(source: Path, columns: Columns, network: Network, opening: Opening) -> Batches:
-    return _labelled(read_samples(source, columns, opening.kind), network, opening)
-
-
-def _repulsion(source: str, columns: Columns, network: Network, opening: Opening, seed: int) -> Any:
+def _repulsion(source: str, training: Training, seed: int) -> Any:
     if source in (AUTO, NONE):
         return AUTO if source == AUTO else None
-    samples = read_samples(source, columns, opening.kind)
-    order = torch.randperm(len(samples), generator=torch.Generator().manual_seed(seed))  # the first ones are taken
-    return Batches(samples.some(order.tolist()), network.prepare(opening.kind), size=opening.batch_size)
+    return training.unlabelled(source, seed)
 
 
-def _whole_name(model: str) -> str:
-    """Return a name that means the same in any folder."""
-    where, colon, function = model.rpartition(":")
-    if colon and where.endswith(".py"):
-        return f"{Path(where).resolve()}:{function}"
-    return str(Path(model).resolve()) if Path(model).is_dir() else model
-
-
-def _sources(data: Path, validation: Path | None, repulsion: str) -> dict[str, str]:
-    found = {"data": str(data.resolve()), "repulsion": repulsion}
-    if repulsion not in (AUTO, NONE):
-        found["repulsion"] = str(Path(repulsion).resolve())
-    if validation is not None:
-        found["validation"] = str(validation.resolve())
-    return found
+def _sources(validation: Path | None, repulsion: str) -> dict[str, str]:
+    found = {"repulsion": repulsion if repulsion in (AUTO, NONE) else str(Path(repulsion).resolve())}
+    return found if validation is None else {**found, "validation": str(validation.resolve())}

@@ -10,7 +10,6 @@ import typer
 
 from repulse.commands import options
 from repulse.commands.language import next_steps, shows_progress, warnings_as_lines
-from repulse.commands.report import named
 from repulse.decide.promise import Promise, Sets
 from repulse.files.batches import Batches, targets_of
 from repulse.files.opening import open_heads
@@ -59,7 +58,7 @@ def gate(
         targets = targets_of(samples, opening.task, opening.classes) if labelled else None
         return Batches(samples, prepare, targets, opening.batch_size)
 
-    others = dict(named(one) for one in ood or [])
+    others = options.named_sources(ood, "--ood", ("test", "id", "edges"))
     with warnings_as_lines():
         made = ensemble.gate(
             batches(data, labelled=True),

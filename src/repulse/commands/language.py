@@ -11,6 +11,11 @@ from typing import Any
 
 import typer
 
+from repulse import errors
+
+OURS = {kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, Warning)}
+"""Warnings that the library gives."""
+
 WORDS = {
     "model": "MODEL",
     "data": "DATA",
@@ -62,18 +67,22 @@ def in_words_of_commands(message: str) -> str:
 
 @contextmanager
 def warnings_as_lines(*ignored: type[Warning]) -> Iterator[None]:
-    """Print each warning as one line on standard error.
+    """Print each warning of the library as one line on standard error.
 
     Args:
         ignored: kinds of warnings that the command prints in another way.
     """
-
-    def show(message: Any, category: type[Warning], *_: Any, **__: Any) -> None:
-        if not issubclass(category, ignored):
-            typer.echo(f"repulse: {in_words_of_commands(str(message))}", err=True)
-
     with warnings.catch_warnings():
-        warnings.simplefilter("default")
+        others = warnings.showwarning
+
+        def show(message: Any, category: type[Warning], *more: Any, **named: Any) -> None:
+            if category not in OURS:
+                others(message, category, *more, **named)
+            elif category not in ignored:
+                typer.echo(f"repulse: {in_words_of_commands(str(message))}", err=True)
+
+        for category in OURS:
+            warnings.simplefilter("default", category)
         warnings.showwarning = show
         yield
 

@@ -49,7 +49,7 @@ def report(
 
     The network runs once over each set; its features are kept, so a run that was interrupted goes on where it was.
     """
-    others = dict(named(one) for one in ood or [])
+    others = options.named_sources(ood, "--ood", ("test", "id", "edges"))
     ensemble, prepare, opening = open_heads(heads, model, checkpoint)
     told = {"text": text, "path": path, "label": label}
     columns = opening.columns.from_dict({**opening.columns.to_dict(), **{k: v for k, v in told.items() if v}})
@@ -139,10 +139,3 @@ def _figures(evaluation: Evaluation) -> Iterator[Section]:
 
     alt = "Calibration, risk against coverage, and histograms of the scores of each set."
     yield Section("The ensemble in pictures", figure=to_svg(evaluation.plot()), figure_alt=alt)
-
-
-def named(one: str) -> tuple[str, str]:
-    name, equals, source = one.partition("=")
-    if not equals or not name or not source or name in ("test", "id", "edges"):
-        raise DataError(expected("--ood", "NAME=DATA, with a name other than test, id and edges", repr(one)))
-    return name, source

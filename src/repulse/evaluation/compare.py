@@ -14,6 +14,7 @@ ORACLE = "† The method was repelled on samples of this set: an oracle, not com
 
 INSIDE = {
     "accuracy": Column("accuracy", 2, "higher", "Share of correct predictions, in per cent."),
+    "mean_iou": Column("mean IoU", 2, "higher", "Intersection over union, mean over classes, in per cent."),
     "rmse": Column("RMSE", 3, "lower", "Root of the mean squared error."),
     "nll": Column("NLL", 3, "lower", "Negative log-likelihood, in nats."),
     "coverage_95": Column("in 95 % interval", 1, "", "Share of targets in their interval, in per cent; 95 is right."),

@@ -28,7 +28,7 @@ from repulse.evaluation.passes import Pass, pass_over
 from repulse.metrics.resampling import Interval
 from repulse.multilabel_prediction import MultilabelPrediction
 from repulse.multiregression_prediction import MultiregressionPrediction
-from repulse.prediction import ClassPrediction, Prediction
+from repulse.prediction import ClassPrediction
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -45,12 +45,13 @@ class Evaluation:
 
     Attributes:
         name: name of the method.
-        task: "classification", "multilabel" or "regression".
+        task: "classification", "multilabel", "regression", or "positions" for classes at every position.
         counts: number of samples of each set; "id" is the in-distribution set.
         id: metrics on in-distribution data: accuracy, nll, brier, ece, adaptive_ece, aurc, coverage_at_5,
             misclassification_auroc and, with human labels, human_correlation; for several labels nll, ece,
             adaptive_ece, auroc, average_precision and f1, means over labels, and of each label under `"ece[0]"`; for
-            regression rmse, nll, coverage_95, those of several targets under `"rmse[0]"`.
+            regression rmse, nll, coverage_95, those of several targets under `"rmse[0]"`; at every position accuracy,
+            mean_iou (and `"iou[0]"`), nll, ece and misclassification_auroc over all positions that are not ignored.
             Predictions are ranked by their total uncertainty.
         ood: for each out-of-distribution set auroc, aupr_out, aupr_in and fpr95 of the method's score.
         oracle: share of repulsion samples in each out-of-distribution set that contains any: not a fair test.
@@ -136,7 +137,7 @@ class Evaluation:
 
     def __repr__(self) -> str:
         lines = [f"Evaluation of {self.name}: {self.counts['id']:,} samples, {self.milliseconds:.3g} ms per 1000"]
-        shown = {key: value for key, value in self.id.items() if self.task != "multilabel" or "[" not in key}
+        shown = {key: value for key, value in self.id.items() if self.task == "regression" or "[" not in key}
         lines += [f"  {key.replace('_', ' '):<24}{value:8.4f}" for key, value in shown.items()]
         if self.ood:
             width = max(24, 2 + max(map(len, self.ood)))
@@ -203,10 +204,7 @@ def evaluate(
 
 
 def _evaluation(name: str, inside: Pass, outside: dict[str, Pass], human: Tensor | None, repeats: int) -> Evaluation:
-    prediction, targets = inside.prediction, inside.targets
-    assert prediction is not None
-    assert targets is not None
-    task, found = _metrics(prediction, targets, inside, human, repeats)
+    task, found = _metrics(inside, human, repeats)
     ranked = {key: summary.of_scores(inside.scores, run.scores, repeats) for key, run in outside.items()}
     intervals = {"id": found.intervals, **{key: bounds for key, (_, bounds) in ranked.items()}} if repeats else {}
     leaks = {
@@ -230,10 +228,15 @@ def _evaluation(name: str, inside: Pass, outside: dict[str, Pass], human: Tensor
     )
 
 
-def _metrics(
-    prediction: Prediction, targets: Tensor, inside: Pass, human: Tensor | None, repeats: int
-) -> tuple[str, summary.Summary]:
+def _metrics(inside: Pass, human: Tensor | None, repeats: int) -> tuple[str, summary.Summary]:
     """Return the name of the task, and the metrics of its kind of prediction."""
+    if inside.positions is not None:
+        each = {f"iou[{k}]": value for k, value in enumerate(inside.positions.iou)}
+        found = {**inside.positions.compute(), **each}
+        return "positions", summary.Summary(found, {}, inside.positions.reliability(), {})
+    prediction, targets = inside.prediction, inside.targets
+    assert prediction is not None
+    assert targets is not None
     if isinstance(prediction, ClassPrediction):
         args = (inside.aleatoric, inside.total, human, repeats)
         return "classification", summary.of_classes(prediction, targets, *args)  # pyright: ignore[reportArgumentType]

@@ -15,11 +15,13 @@ from repulse.backbone.batches import size_of
 from repulse.baselines.contract import Predictor
 from repulse.errors import DataError, expected
 from repulse.evaluation.overlap import Index
+from repulse.metrics.streaming import PositionMetrics
 from repulse.multilabel_prediction import MultilabelPrediction, label_mean_log_probs
 from repulse.multiregression_prediction import MultiregressionPrediction
+from repulse.position_prediction import PositionPrediction
 from repulse.prediction import ClassPrediction, Prediction, RegressionPrediction, mean_log_probs
 
-KINDS = (ClassPrediction, MultilabelPrediction, RegressionPrediction, MultiregressionPrediction)
+KINDS = (ClassPrediction, MultilabelPrediction, RegressionPrediction, MultiregressionPrediction, PositionPrediction)
 """Predictions of which there are metrics."""
 
 
@@ -35,6 +37,7 @@ class Pass:
         targets: for sets with targets, these.
         aleatoric: for sets with targets, the aleatoric uncertainty of each prediction.
         total: for sets with targets, the total uncertainty of each prediction.
+        positions: for sets with targets at every position, their metrics; then there is no prediction.
     """
 
     scores: Tensor
@@ -44,6 +47,7 @@ class Pass:
     targets: Tensor | None = None
     aleatoric: Tensor | None = None
     total: Tensor | None = None
+    positions: PositionMetrics | None = None
 
 
 def pass_over(
@@ -59,6 +63,7 @@ def pass_over(
         own: index to which inputs with targets are added.
     """
     parts, copies, predictions, seconds = defaultdict(list), defaultdict(list), [], 0.0
+    positions: PositionMetrics | None = None
     for inputs, targets in batches:
         began = time.perf_counter()
         prediction, scores = _predict_and_score(method, inputs, label)
@@ -66,7 +71,11 @@ def pass_over(
         parts["scores"].append(scores)
         for key, index in known.items():
             copies[key].append(index.find(inputs))
-        if targets is not None:
+        if targets is not None and isinstance(prediction, PositionPrediction):
+            own.add(inputs)
+            positions = positions or PositionMetrics(prediction.probs.shape[prediction.class_axis])
+            positions.update(prediction, targets)
+        elif targets is not None:
             own.add(inputs)
             predictions.append(_mixture(prediction))
             for key, part in (("targets", targets), ("aleatoric", prediction.aleatoric), ("total", prediction.total)):
@@ -74,7 +83,11 @@ def pass_over(
     shared = {key: float(torch.cat(found).double().mean()) for key, found in copies.items()}
     whole = {key: torch.cat(found) for key, found in parts.items()}
     return Pass(
-        shared=shared, seconds=seconds, prediction=Prediction.cat(predictions) if predictions else None, **whole
+        shared=shared,
+        seconds=seconds,
+        prediction=Prediction.cat(predictions) if predictions else None,
+        positions=positions,
+        **whole,
     )
 
 

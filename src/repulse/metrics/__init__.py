@@ -7,9 +7,12 @@ from repulse.metrics.ranking import aupr, auroc, fpr_at_95, misclassification_au
 from repulse.metrics.regression import interval_coverage, rmse
 from repulse.metrics.resampling import Interval, bootstrap
 from repulse.metrics.selective import aurc, coverage_at_risk, risk_coverage
+from repulse.metrics.streaming import PositionMetrics, StreamingRanking
 
 __all__ = [
     "Interval",
+    "PositionMetrics",
+    "StreamingRanking",
     "accuracy",
     "aupr",
     "aurc",

@@ -24,7 +24,7 @@ def auroc(inside: Tensor, outside: Tensor) -> float:
         >>> auroc(torch.tensor([0.0, 1.0]), torch.tensor([1.0, 2.0]))
         0.875
     """
-    return float(_area(*_at_or_above(inside, outside)))
+    return float(area(*_at_or_above(inside, outside)))
 
 
 def aupr(inside: Tensor, outside: Tensor, positive: str = "outside") -> float:
@@ -38,7 +38,7 @@ def aupr(inside: Tensor, outside: Tensor, positive: str = "outside") -> float:
     check_choice("positive", positive, ("outside", "inside"))
     if positive == "inside":
         inside, outside = -vector("outside", outside, "scores"), -vector("inside", inside, "scores")
-    return float(_precision(*_at_or_above(inside, outside)))
+    return float(precision(*_at_or_above(inside, outside)))
 
 
 def fpr_at_95(inside: Tensor, outside: Tensor) -> float:
@@ -47,7 +47,7 @@ def fpr_at_95(inside: Tensor, outside: Tensor) -> float:
     Out-of-distribution is positive here as everywhere; papers whose positive class is in-distribution print another
     number.
     """
-    return float(_false_at_95(*_at_or_above(inside, outside)))
+    return float(false_at_95(*_at_or_above(inside, outside)))
 
 
 def roc_curve(inside: Tensor, outside: Tensor) -> tuple[Tensor, Tensor]:
@@ -98,25 +98,25 @@ def _rates(negatives: Tensor, positives: Tensor) -> tuple[Tensor, Tensor]:
     return negatives / negatives[..., -1:], positives / positives[..., -1:]
 
 
-def _area(negatives: Tensor, positives: Tensor) -> Tensor:
+def area(negatives: Tensor, positives: Tensor) -> Tensor:
     fpr, tpr = _rates(negatives, positives)
     return torch.trapezoid(tpr, fpr, dim=-1)
 
 
-def _precision(negatives: Tensor, positives: Tensor) -> Tensor:
+def precision(negatives: Tensor, positives: Tensor) -> Tensor:
     found = positives[..., 1:]
     precision = found / (found + negatives[..., 1:]).clamp_min(1)  # a resample may lack the highest scores
     return (precision * positives.diff(dim=-1)).sum(dim=-1) / positives[..., -1]
 
 
-def _false_at_95(negatives: Tensor, positives: Tensor) -> Tensor:
+def false_at_95(negatives: Tensor, positives: Tensor) -> Tensor:
     fpr, tpr = _rates(negatives, positives)
     return fpr.masked_fill(tpr < 0.95, 1.0).amin(dim=-1)
 
 
 FORMULAS: dict[Callable[..., float], Callable[[Tensor, Tensor], Tensor]] = {
-    auroc: _area,
-    aupr: _precision,
-    fpr_at_95: _false_at_95,
+    auroc: area,
+    aupr: precision,
+    fpr_at_95: false_at_95,
 }
 """Metrics that need only these counts, with their formulas."""

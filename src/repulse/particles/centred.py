@@ -11,7 +11,7 @@ from torch import Tensor
 
 from repulse.errors import DataError, expected
 from repulse.particles.centre import Centre
-from repulse.particles.distance import SMALLEST, DistanceColumns, Release
+from repulse.particles.distance import SMALLEST, DistanceColumns, Release, averages_of, mean_squares
 from repulse.particles.heads import Heads
 from repulse.particles.tasks import Task
 
@@ -63,6 +63,8 @@ class CentredHeads(Heads):
         for name, shape in empty.items():
             self.register_buffer(name, torch.zeros(shape))
         self.register_buffer("distance_ends", torch.zeros(ends, dtype=torch.int64))
+        self.register_buffer("distance_averages", torch.zeros(axes, 1 + ends), persistent=False)
+        self.register_load_state_dict_post_hook(_follow_ends)
 
     network_weight: Tensor
     network_bias: Tensor
@@ -70,6 +72,7 @@ class CentredHeads(Heads):
     distance_scale: Tensor
     distance_axes: Tensor
     distance_ends: Tensor
+    distance_averages: Tensor
     release_quantiles: Tensor
     release_largest: Tensor
 
@@ -113,6 +116,7 @@ class CentredHeads(Heads):
         for name, value in tensors.items():
             kind = value.dtype if value.dtype == torch.int64 else fitted.biases[0].dtype
             setattr(made, name, value.detach().to(device, kind).clone())
+        made.follow_ends()
         made.recipe, made.history = fitted.recipe, fitted.history
         return made.requires_grad_(False)
 
@@ -144,7 +148,8 @@ class CentredHeads(Heads):
     def uncentred(self, x: Float[Tensor, "B d"]) -> tuple[Float[Tensor, "n B O"], Tensor | None, Float[Tensor, " B"]]:
         """Return the outputs of the heads as fitted, those of the network if there is one, and the release."""
         x = x.to(self.distance_shift.dtype)
-        squares = self.distances.mean_squares(x)
+        shift, scale, axes = self.distance_shift, self.distance_scale, self.distance_axes
+        squares = mean_squares(x, shift, scale, axes, self.distance_averages)
         heads = self.raw_outputs(torch.cat([x, squares.clamp_min(SMALLEST).log()], dim=1))
         known = self.network_weight.shape[1]
         network = torch.addmm(self.network_bias, x[:, :known], self.network_weight.T) if known else None
@@ -154,3 +159,11 @@ class CentredHeads(Heads):
         self.check_features(x)
         heads, network, release = self.uncentred(x)
         return self.task.recentred(heads, network, self.centre.let_go(release), self.centre)
+
+    def follow_ends(self) -> None:
+        """Compute the averages that belong to the ends of bands, which may be new."""
+        self.distance_averages = averages_of(self.distance_ends.tolist(), self.bands).to(self.distance_axes)
+
+
+def _follow_ends(heads: CentredHeads, _: Any) -> None:
+    heads.follow_ends()

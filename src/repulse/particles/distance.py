@@ -6,7 +6,9 @@ A linear head cannot say "far in any direction", because a norm is not linear. T
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from jaxtyping import Float, Int
@@ -92,16 +94,38 @@ class DistanceColumns:
 
     def mean_squares(self, features: Float[Tensor, "B d"]) -> Float[Tensor, "B c"]:
         """Return the mean squares themselves, about one on the training data."""
-        largest = torch.finfo(self.shift.dtype).max  # infinity over infinity would not be a number
-        centred = (features.to(self.shift.dtype) - self.shift).clamp(-largest, largest)
-        squares = ((centred / self.scale).clamp(-LARGEST, LARGEST) @ self.axes).square()
-        ends = self.ends.tolist()
-        begins = [0, *ends[:-1]]
-        means = [
-            squares[:, begin:end].sum(dim=1) / max(end - begin, 1)
-            for begin, end in [(0, ends[self.bands - 1]), *zip(begins, ends, strict=True)]
-        ]
-        return torch.stack(means, dim=1)
+        return mean_squares(features, self.shift, self.scale, self.axes, self.averages)
+
+    @cached_property
+    def averages(self) -> Float[Tensor, "k c"]:
+        """The matrix that averages squares along axes: over all bands, over each, over the penultimate features."""
+        return averages_of(self.ends.tolist(), self.bands).to(self.axes)
+
+
+def averages_of(ends: Sequence[int], bands: int) -> Float[Tensor, "k c"]:
+    """Return the matrix whose columns average over the axes of all bands, and over those of each group.
+
+    Args:
+        ends: where each group ends among the axes.
+        bands: how many of the groups are bands.
+    """
+    averages = torch.zeros(ends[-1], 1 + len(ends))
+    for column, (begin, end) in enumerate([(0, ends[bands - 1]), *zip([0, *ends[:-1]], ends, strict=True)]):
+        averages[begin:end, column] = 1 / max(end - begin, 1)
+    return averages
+
+
+def mean_squares(
+    features: Float[Tensor, "B d"],
+    shift: Float[Tensor, " d"],
+    scale: Float[Tensor, " d"],
+    axes: Float[Tensor, "d k"],
+    averages: Float[Tensor, "k c"],
+) -> Float[Tensor, "B c"]:
+    """Compute the means of `a^2`, `a = ((x - shift) / scale) A`, over groups of axes."""
+    largest = torch.finfo(shift.dtype).max  # infinity over infinity would not be a number
+    centred = (features.to(shift.dtype) - shift).clamp(-largest, largest)
+    return ((centred / scale).clamp(-LARGEST, LARGEST) @ axes).square() @ averages
 
 
 @dataclass(frozen=True, eq=False)

@@ -153,7 +153,7 @@ class Heads(Particles):
         out = torch.addmm(
             bias.flatten(), x.to(first.dtype), first.flatten(0, 1).T
         )  # (B, n O): one product for all heads
-        out = out.view(len(x), *bias.shape).transpose(0, 1)
+        out = out.view(-1, *bias.shape).transpose(0, 1)
         for weight, bias in list(zip(self.weights, self.biases, strict=True))[1:]:
             out = torch.baddbmm(bias.unsqueeze(1), out.relu(), weight.transpose(1, 2))
         return out

@@ -13,8 +13,10 @@ from repulse.repulsion.half_shuffle import HalfShuffle
 from repulse.repulsion.mixture import Mixture
 from repulse.repulsion.mixup import Mixup
 from repulse.repulsion.noise import Noise
+from repulse.repulsion.pasted import Pasted
 from repulse.repulsion.patch_shuffle import PatchShuffle
 from repulse.repulsion.phase_scramble import PhaseScramble
+from repulse.repulsion.replaced_words import ReplacedWords
 from repulse.repulsion.segment_shuffle import SegmentShuffle
 from repulse.repulsion.shear import Shear
 from repulse.repulsion.shell import Shell
@@ -41,8 +43,10 @@ __all__ = [
     "Mixture",
     "Mixup",
     "Noise",
+    "Pasted",
     "PatchShuffle",
     "PhaseScramble",
+    "ReplacedWords",
     "SegmentShuffle",
     "Shear",
     "Shell",

@@ -14,6 +14,8 @@ from repulse.repulsion.difference import Difference
 from repulse.repulsion.half_shuffle import HalfShuffle
 from repulse.repulsion.images import SMALLEST_SIDE, has_channels_last
 from repulse.repulsion.mixture import Mixture
+from repulse.repulsion.pasted import Pasted
+from repulse.repulsion.replaced_words import ReplacedWords
 from repulse.repulsion.segment_shuffle import SegmentShuffle
 from repulse.repulsion.shell import Shell
 from repulse.repulsion.signal_phase_scramble import SignalPhaseScramble
@@ -67,16 +69,21 @@ class Choice:
         return f"{self.source}, because {_IN_WORDS[self.kind]}"
 
 
-def choose(inputs: Any, features_of: Callable[[Any], Tensor] | None = None) -> Choice:
+def choose(inputs: Any, features_of: Callable[[Any], Tensor] | None = None, *, positions: bool = False) -> Choice:
     """Choose sources of repulsion samples by the kind of inputs.
 
     Args:
         inputs: a batch of training inputs, as the model takes them.
         features_of: the network; sources are left out whose samples it cannot take, or cannot tell from the inputs (a
             mean over tokens does not see in which order they came).
+        positions: whether the network has an output at every position: then images get things pasted into them, and
+            texts other words, so that heads disagree there and agree around.
     """
     kind = kind_of(inputs)
     whole, parts = _sources(kind)
+    if positions and kind in _AT_POSITIONS:
+        parts = [make() for make in _AT_POSITIONS[kind]]
+        whole = Mixture(parts)
     if features_of is not None and parts:
         useful = [part for part in parts if _is_useful(part, inputs, features_of)]
         if len(useful) < len(parts):
@@ -84,6 +91,13 @@ def choose(inputs: Any, features_of: Callable[[Any], Tensor] | None = None) -> C
     if whole is None:
         return Choice(kind, Mixture([Shell(), Difference()]))
     return Choice(kind, Mixture([whole, Shell()], [1 - SHELL_SHARE, SHELL_SHARE]))
+
+
+_AT_POSITIONS: dict[Kind, tuple[Callable[[], Source], ...]] = {
+    "images": (Pasted, Pasted, SyntheticImages),
+    "text": (ReplacedWords, WordShuffle),
+}
+"""Sources for outputs at every position, equally often."""
 
 
 def kind_of(inputs: Any) -> Kind:

@@ -17,7 +17,7 @@ from typing import Literal, get_args
 from filelock import FileLock, Timeout
 from tqdm import tqdm
 
-from repulse.errors import DataError, check_choice, check_positive_integer, expected
+from repulse.errors import DataError, RepulseError, check_choice, check_positive_integer, expected
 from repulse.files.columns import Columns
 from repulse.files.opening import Opening
 from repulse.files.samples import need
@@ -123,11 +123,18 @@ def _run(tasks: list[Task], engine: Engine, workers: int, progress: bool) -> int
     ) as bar:
         if engine == "processes":
             run = partial(run, on_batch=partial(_advance, bar) if inside else None)
-        for outcome in run(tasks, workers):
-            rows += outcome.rows
-            failed += [outcome] if outcome.error else []
-            if not inside:
-                bar.update()
+        try:
+            for outcome in run(tasks, workers):
+                rows += outcome.rows
+                failed += [outcome] if outcome.error else []
+                if not inside:
+                    bar.update()
+        except RepulseError:
+            raise
+        except Exception as reason:  # of an engine, or of a transform that is not ours
+            why = (str(reason).strip().splitlines() or [""])[0].rstrip(". ")
+            message = f"{engine} gave up ({type(reason).__name__}: {why}); the same call goes on with the files left."
+            raise DataError(f"Scoring with {message}") from reason
     if failed:
         more = f" {len(failed) - 1} other files failed too." if len(failed) > 1 else ""
         raise DataError(failed[0].error + more)

@@ -63,7 +63,7 @@ SMALLER = (
 
 
 def plan(options: RunOptions) -> Plan:
-    """Every strategy, from the same pool and the same first labels in each run."""
+    """Plan every strategy, from the same pool and the same first labels in each run."""
     size, label = (CPU, "LeNet") if options.small else (PAPER, "ResNet-18")
     notes = (*SMALLER, *COMMON) if options.small else COMMON
     if not (options.has("mnist", "train") and options.has("mnist", "test")):

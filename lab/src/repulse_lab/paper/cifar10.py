@@ -36,7 +36,7 @@ DRAWN = ("MAP", "LL-Laplace", "fs-RLL-E, Tiny ImageNet", "repulse, Tiny ImageNet
 
 
 def plan(options: RunOptions) -> Plan:
-    """The grid, and curves of some of its rows."""
+    """Plan the grid, and curves of some of its rows."""
     planned = GRID.plan(options)
     return Plan([*planned.cells, *curves.with_curves(planned.cells, DRAWN)], planned.notes, planned.missing)
 

@@ -45,7 +45,7 @@ def _pass_seconds(about: Mapping[str, Any]) -> float:
     seconds=_pass_seconds,
 )
 def corrupt_images(about: Mapping[str, Any], place: Place) -> Result:
-    """Features, by one network, of the first test images under one corruption at each severity, kept in a file."""
+    """Keep, in a file, features by one network of the first test images under one corruption at each severity."""
     images = images_of(problem_of(about["problem"]), place.data)
     network = load_network(about["problem"], about["network"], about["seed"], place)
     layers = "last" if about["network"]["name"] in NO_TAPS else "auto"

@@ -45,7 +45,7 @@ LABELS = {"nll": "NLL (nats)", "ece": "ECE (%)", "epistemic": "epistemic uncerta
 
 
 def plan(options: RunOptions) -> Plan:
-    """Every method on both problems, as far as their data is there."""
+    """Plan every method on both problems, as far as their data is there."""
     cells: list[Cell] = []
     notes = [
         "Methods are fitted on clean training images. What calibrates (SNGP's factor, the centre of repulse) is chosen "

@@ -26,7 +26,7 @@ LABEL = "curves"
 
 @work(*CODE, "repulse_lab.study.cells", seconds=lambda about: 8.0 if about["method"] == "repulse" else 3.0)
 def draw_curves(about: Mapping[str, Any], place: Place) -> Result:
-    """Reliability, and risk against coverage, on the test set."""
+    """Measure reliability, and risk against coverage, on the test set."""
     trial, _ = fit_method(about, place)
     prediction = trial.method.predict(trial.sets()[0])
     assert isinstance(prediction, ClassPrediction)

@@ -67,7 +67,7 @@ def sweep_strength(about: Mapping[str, Any], place: Place) -> Result:
 
 
 def plan(options: RunOptions) -> Plan:
-    """Every strength in both spaces, on digits and on photographs."""
+    """Plan every strength in both spaces, on digits and on photographs."""
     plans = [grid.plan(options) for grid in GRIDS]
     cells = [cell for one in plans for cell in one.cells]
     notes = (
@@ -105,7 +105,7 @@ def made_tables(outcomes: Sequence[Outcome]) -> list[Table]:
     columns = [
         Column("strength", 4),
         Column("validation AUROC", 1),
-        Column("gain over LL-E", 2, "higher"),
+        Column("gain over LL-E", 2),
         Column("ECE", 2),
     ]
     chosen = Table("network, set, space", columns, title="The strength with the largest validation AUROC")

@@ -148,7 +148,7 @@ def _roc(inside: Tensor, outside: Tensor, points: int = 80) -> list[list[float]]
 
 
 def plan(options: RunOptions) -> Plan:
-    """The same in both presets: there is no paper's own."""
+    """Plan the same in both presets: there is no paper's own."""
     missing = [f"CLINC150 ({part}) is not there." for part in SETS.values() if not options.has("clinc150", part)][:1]
     if any(importlib.util.find_spec(name) is None for name in (ENCODER, "transformers")):
         missing.append("The sentence encoder is not installed; `pip install 'repulse-lab[text]'` brings it.")

@@ -212,7 +212,7 @@ TITLES = {"sine": "regression", "two-moons": "two moons", "gaussians": "five Gau
 
 
 def plan(options: RunOptions) -> Plan:
-    """Every method on every problem; the data is drawn from a seed, so that nothing can be missing."""
+    """Plan every method on every problem; the data is drawn from a seed, so that nothing can be missing."""
     tasks = ("sine", "two-moons") if options.small else tuple(BOXES)
     size = {"steps": 500 if options.small else 2000, "particles": 30, "width": 128}
     cells = [

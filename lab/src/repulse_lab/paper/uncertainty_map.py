@@ -49,7 +49,7 @@ GRID = Grid(
     seconds=lambda about: 8.0 if about["method"] == "repulse" else 4.0,
 )
 def map_uncertainty(about: Mapping[str, Any], place: Place) -> Result:
-    """Where each set lies on the map: means, counts in bins and, for the first seed, some points with their images."""
+    """Find where each set lies on the map: means, counts in bins and, for the first seed, some points with images."""
     trial, _ = fit_method(about, place)
     assert trial.images.pairs is not None
     clean = trial.images.pairs.clean
@@ -93,7 +93,7 @@ def _sample(aleatoric: Tensor, epistemic: Tensor, pictures: Tensor) -> dict[str,
 
 
 def plan(options: RunOptions) -> Plan:
-    """The cells of the grid, mapped instead of measured."""
+    """Plan the cells of the grid, mapped instead of measured."""
     planned = GRID.plan(options)
     missing = [
         one for one in planned.missing if "neither judged" not in one or one.startswith(tuple(DIRTY_MNIST.averaged))
@@ -105,7 +105,7 @@ def plan(options: RunOptions) -> Plan:
 
 
 def tables(outcomes: Sequence[Outcome]) -> list[Table]:
-    """Means of both kinds on every set, and how much of the sum is epistemic."""
+    """Show means of both kinds on every set, and how much of the sum is epistemic."""
     names = {"MNIST": "MNIST", "ambiguous": "ambiguous", **{name: name for name in DIRTY_MNIST.averaged}}
     kinds = {
         "Mean aleatoric uncertainty, nats": ("aleatoric {} mean", 3),

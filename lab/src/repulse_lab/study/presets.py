@@ -53,7 +53,7 @@ PHOTO_NOTES = (
 
 
 def full(name: str, label: str, schedule: str, spectral_norm: float | None = 3.0, mod: bool = False) -> Network:
-    """A network of the paper preset, at its full width."""
+    """Return a network of the paper preset, at its full width."""
     return Network(label, name, schedule, spectral_norm=spectral_norm, mod=mod, like=label)
 
 

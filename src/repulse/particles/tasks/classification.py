@@ -15,7 +15,7 @@ from repulse.errors import DataError, expected
 from repulse.particles.fast.likelihood import CrossEntropy, SoftCrossEntropy
 from repulse.particles.forces import in_space
 from repulse.particles.tasks.task import InPlaceLikelihood, Task, check_target_shape
-from repulse.prediction import ClassPrediction, Prediction, mean_log_probs
+from repulse.prediction import ClassAnswer, ClassPrediction, Prediction, mean_log_probs
 from repulse.recipe import Recipe
 
 
@@ -26,6 +26,7 @@ class Classification(Task):
     kind: ClassVar[str] = "classification"
     target_dtype: ClassVar[torch.dtype | None] = torch.int64
     has_closed_form: ClassVar[bool] = True
+    answers: ClassVar[type[Any]] = ClassAnswer
 
     classes: int
 
@@ -76,6 +77,9 @@ class Classification(Task):
         if outputs.stride(-1) > outputs.stride(-2):  # samples last in memory, where softmax is many times faster
             return ClassPrediction(outputs.mT.log_softmax(dim=-2).mT)
         return ClassPrediction(outputs.log_softmax(dim=-1))
+
+    def answer(self, outputs: Float[Tensor, "n B K"]) -> ClassAnswer:
+        return ClassAnswer.of(outputs.float().log_softmax(dim=-1))
 
     def in_place_likelihood(
         self, outputs: Float[Tensor, "n K S"], batch: int, probabilities: Float[Tensor, "n K R"] | None

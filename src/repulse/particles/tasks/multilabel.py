@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from jaxtyping import Float
@@ -16,7 +16,7 @@ from repulse.multilabel_prediction import MultilabelPrediction, check_labels, la
 from repulse.particles.centre import Centre
 from repulse.particles.fast.likelihood import Bernoullis
 from repulse.particles.tasks.task import InPlaceLikelihood, Task
-from repulse.prediction import Prediction
+from repulse.prediction import ClassAnswer, Prediction
 from repulse.recipe import Recipe
 
 RARE = 1.0
@@ -34,6 +34,7 @@ class Multilabel(Task):
     kind: ClassVar[str] = "multilabel"
     target_dtype: ClassVar[torch.dtype | None] = torch.float32
     has_closed_form: ClassVar[bool] = True
+    answers: ClassVar[type[Any]] = ClassAnswer
 
     log_odds: tuple[float, ...]
 

@@ -19,7 +19,7 @@ from repulse.particles.fast.likelihood import Gaussian
 from repulse.particles.noise import tail_factors
 from repulse.particles.tasks.multiregression import RIDGE, Multiregression
 from repulse.particles.tasks.task import InPlaceLikelihood, Task, check_target_shape
-from repulse.prediction import Prediction, RegressionPrediction
+from repulse.prediction import Prediction, RegressionAnswer, RegressionPrediction
 from repulse.recipe import Recipe
 
 if TYPE_CHECKING:
@@ -97,6 +97,11 @@ class Regression(Task):
         mean, log_variance = self.gaussian(outputs.float())
         factors = None if self.tail is None else tail_factors(self.tail).to(mean)
         return RegressionPrediction(mean, log_variance.exp(), factors)
+
+    def answer(self, outputs: Float[Tensor, "n B O"]) -> RegressionAnswer:
+        mean, log_variance = self.gaussian(outputs.float())
+        prediction = RegressionPrediction(mean, log_variance.exp())  # its tail is none of what is told
+        return RegressionAnswer(prediction.mean, prediction.aleatoric, prediction.epistemic, prediction.total)
 
     def recentred(
         self,

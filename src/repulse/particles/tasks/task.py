@@ -17,7 +17,7 @@ from torch import Tensor
 
 from repulse.errors import DataError, expected
 from repulse.particles.centre import Centre, calibration_cost, recentred
-from repulse.prediction import Prediction
+from repulse.prediction import Prediction, RegressionAnswer
 from repulse.recipe import Recipe
 
 if TYPE_CHECKING:
@@ -35,11 +35,13 @@ class Task(ABC):
         kind: name of the task in a recipe and in saved ensembles.
         target_dtype: type of the targets, or None for the type of the features.
         has_closed_form: whether `in_place_likelihood` is there, so that linear heads can be fitted without autograd.
+        answers: the `NamedTuple` that a deployed ensemble returns; its fields are the outputs of an export.
     """
 
     kind: ClassVar[str]
     target_dtype: ClassVar[torch.dtype | None] = None
     has_closed_form: ClassVar[bool] = False
+    answers: ClassVar[type[Any]] = RegressionAnswer
 
     @classmethod
     @abstractmethod
@@ -80,6 +82,14 @@ class Task(ABC):
     @abstractmethod
     def predict(self, outputs: Float[Tensor, "n B O"]) -> Prediction:
         """Return the prediction with its uncertainty."""
+
+    def answer(self, outputs: Float[Tensor, "n B O"]) -> Any:
+        """Return what a deployed ensemble tells of each sample, as `answers`: properties of the prediction by name.
+
+        It is traced for exports, so nothing may depend on values; a task whose predictions do look at them has its own.
+        """
+        prediction = self.predict(outputs)
+        return self.answers(*(getattr(prediction, name) for name in self.answers._fields))
 
     def recentred(
         self,

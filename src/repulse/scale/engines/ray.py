@@ -35,6 +35,7 @@ def run(tasks: list[Task], workers: int) -> Iterator[Outcome]:
         ray.init(num_cpus=workers, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
     context = ray.data.DataContext.get_current()
     bars, context.enable_progress_bars = context.enable_progress_bars, False
+    logging.getLogger("ray.data").setLevel(logging.ERROR)
     try:
         items = ray.data.from_items([{"task": pickle.dumps(task)} for task in tasks], override_num_blocks=len(tasks))
         pool = ray.data.ActorPoolStrategy(min_size=1, max_size=workers)

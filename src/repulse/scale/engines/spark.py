@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 import sys
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ from repulse.scale.worker import Outcome, score_file
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from pyspark.sql import SparkSession
 
 
 def run(tasks: list[Task], workers: int) -> Iterator[Outcome]:
@@ -41,21 +43,26 @@ def run(tasks: list[Task], workers: int) -> Iterator[Outcome]:
             session.stop()
 
 
-def _local(workers: int):
+def _local(workers: int) -> SparkSession:
+    """Start Spark on this machine, with this Python in its workers: by itself it takes the first `python3` it finds."""
     from pyspark.sql import SparkSession
 
-    return (
-        SparkSession.builder.master(f"local[{workers},4]")  # a task may fail three times, as on a cluster
-        .appName("repulse")
-        .config("spark.ui.enabled", "false")
-        .config("spark.ui.showConsoleProgress", "false")
-        .config("spark.log.level", "ERROR")
-        .config("spark.pyspark.python", sys.executable)
-        .config("spark.pyspark.driver.python", sys.executable)
-        .config("spark.driver.bindAddress", "127.0.0.1")
-        .config("spark.driver.host", "127.0.0.1")
-        .getOrCreate()
-    )
+    before = os.environ.get("PYSPARK_PYTHON")
+    os.environ["PYSPARK_PYTHON"] = before or sys.executable  # read once, when it starts
+    try:
+        return (
+            SparkSession.builder.master(f"local[{workers},4]")  # a task may fail three times, as on a cluster
+            .appName("repulse")
+            .config("spark.ui.enabled", "false")
+            .config("spark.ui.showConsoleProgress", "false")
+            .config("spark.log.level", "ERROR")
+            .config("spark.driver.bindAddress", "127.0.0.1")
+            .config("spark.driver.host", "127.0.0.1")
+            .getOrCreate()
+        )
+    finally:
+        if before is None:
+            del os.environ["PYSPARK_PYTHON"]
 
 
 def _score(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -1,0 +1,97 @@
+"""What predictions at every pixel cost beyond the network: memory at 1024 x 2048, time at 180 x 240.
+
+Each number comes from a process of its own: the highest memory during one call, minus that just before it.
+
+python benchmarks/positions.py
+"""
+
+from __future__ import annotations
+
+import argparse
+import resource
+import subprocess
+import sys
+import time
+import warnings
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+import repulse
+
+CLASSES, SIZE, SMALL = 19, (1024, 2048), (180, 240)
+
+
+class Network(nn.Module):
+    """A few convolutions at a quarter of the size, and a bilinear interpolation."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Sequential(nn.Conv2d(3, 16, 3, stride=2, padding=1), nn.ReLU())
+        self.body = nn.Sequential(nn.Conv2d(16, 64, 3, stride=2, padding=1), nn.ReLU())
+        self.deep = nn.Sequential(*(layer for _ in range(2) for layer in (nn.Conv2d(64, 64, 3, padding=1), nn.ReLU())))
+        self.head = nn.Conv2d(64, CLASSES, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return F.interpolate(self.head(self.deep(self.body(self.stem(x)))), x.shape[2:], mode="bilinear")
+
+
+def ensemble_of(network: nn.Module) -> repulse.Ensemble:
+    generator = torch.Generator().manual_seed(0)
+    images = torch.rand(4, 3, 64, 64, generator=generator)
+    targets = torch.randint(CLASSES, (4, 64, 64), generator=generator)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return repulse.retrofit(network, [(images, targets)], recipe=repulse.Recipe(epochs=1), progress=False)
+
+
+def megabytes() -> float:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+@torch.no_grad()
+def measure(what: str) -> None:
+    """Print the memory or the time of one call."""
+    torch.manual_seed(0)
+    torch.set_num_threads(1)
+    network = Network().eval()
+    call = ensemble_of(network).predict if what.startswith("ensemble") else network
+    if what.endswith("memory"):
+        x = torch.rand(1, 3, *SIZE)
+        call(torch.rand(1, 3, 64, 64))
+        before = megabytes()
+        call(x)
+        print(megabytes() - before)
+        return
+    x, times = torch.rand(1, 3, *SMALL), []
+    for _ in range(8):
+        began = time.perf_counter()
+        call(x)
+        times.append(time.perf_counter() - began)
+    print(1000 * sorted(times)[2])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--measure")
+    what = parser.parse_args().measure
+    if what:
+        measure(what)
+        return
+    found = {}
+    for name in ("network memory", "ensemble memory", "network time", "ensemble time"):
+        told = subprocess.run([sys.executable, __file__, "--measure", name], capture_output=True, text=True, check=True)
+        found[name] = float(told.stdout)
+    logits = 4 * CLASSES * SIZE[0] * SIZE[1] / 2**20
+    print(
+        f"the network's output at {SIZE[0]} x {SIZE[1]}: {logits:.0f} MB; twice that and 200 MB: {2 * logits + 200:.0f}"
+    )
+    print(f"peak of the network: {found['network memory']:.0f} MB; of `predict`: {found['ensemble memory']:.0f} MB")
+    print(
+        f"at {SMALL[0]} x {SMALL[1]}: network {found['network time']:.1f} ms, `predict` {found['ensemble time']:.1f} ms"
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,118 @@
+"""Deployed: an ensemble as a plain module for production, which checks nothing and adds no hooks when it is called."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from repulse._modes import caller
+from repulse.backbone.batches import as_inputs, call, logits_of, mask_of
+from repulse.backbone.endings import Call
+from repulse.backbone.split import Backbone
+from repulse.backbone.taps import INPUTS, Tap, signal_in
+from repulse.particles.heads import Heads
+
+
+class Deployed(nn.Module):
+    """Maps inputs, passed as the network takes them, to a `NamedTuple` of tensors with a row for each sample.
+
+    For classes these are `probs, aleatoric, epistemic, total`; for regression `mean, aleatoric, epistemic, total`. The
+    module is always in eval mode, can be called by several threads, compiled and exported, and has no parameters to
+    train, but gradients flow to its inputs.
+
+    Args:
+        backbone: the network; its modules are copied, the memory of its weights is shared.
+        heads: the fitted heads; likewise.
+    """
+
+    def __init__(self, backbone: Backbone, heads: Heads) -> None:
+        super().__init__()
+        self.backbone = _HookedBackbone(backbone)
+        self.heads = twin_of(heads)
+        self.eval()
+
+    def train(self, mode: bool = True) -> Deployed:
+        """Stay in eval mode: there is nothing to train."""
+        return super().train(False)
+
+    def forward(self, *inputs: Any, **named: Any) -> Any:
+        """Return what the ensemble predicts, and how uncertain it is."""
+        features = self.backbone(as_inputs(self.backbone.model, inputs, named))
+        return self.heads.task.answer(self.heads(features))
+
+
+def twin_of(module: nn.Module) -> Any:
+    """Copy modules, but not the memory of their tensors.
+
+    Parameters are new objects all the same, so that moving or casting the twin leaves the original where it is.
+    """
+    memo: dict[int, Any] = {}
+    for parameter in module.parameters():
+        memo[id(parameter)] = nn.Parameter(parameter.detach(), requires_grad=False)
+    for part in module.modules():
+        for value in (*part._buffers.values(), *vars(part).values()):
+            if isinstance(value, Tensor):  # also those that a parametrisation computes, which refuse to be copied
+                memo[id(value)] = value.detach()
+    return copy.deepcopy(module, memo)
+
+
+class _HookedBackbone(Backbone):
+    """A backbone on a twin of the network, whose hooks stay."""
+
+    def __init__(self, backbone: Backbone) -> None:
+        about = (backbone.ending, backbone.taps, backbone.several)
+        super().__init__(twin_of(backbone.model), *about, forms=backbone.forms)
+        self._passes = _Passes()
+        for name in self.ending.layers:
+            self.model.get_submodule(name).register_forward_hook(_Keep(self._passes, name))
+        for tap in self.taps:
+            if tap.reads != INPUTS:
+                self.model.get_submodule(tap.name).register_forward_hook(_Keep(self._passes, tap))
+
+    def forward(self, x: Any) -> Float[Tensor, "B d"]:
+        kept = _Pass(mask_of(x))
+        for tap in self.taps:
+            if tap.reads == INPUTS:
+                kept.read[tap] = tap.read(signal_in(x), None)
+        me = caller()
+        self._passes.of[me] = kept
+        try:
+            logits = logits_of(call(self.model, x))
+        finally:
+            del self._passes.of[me]
+        return self.joined(self.pooled(kept.ends, logits), kept.read)
+
+
+class _Pass:
+    """What one pass has read so far."""
+
+    def __init__(self, mask: Tensor | None) -> None:
+        self.mask = mask
+        self.ends: dict[str, Call] = {}
+        self.read: dict[Tap, Tensor] = {}
+
+
+class _Passes:
+    """The passes that are under way, by their thread; an object of its own, because exports copy what modules hold."""
+
+    def __init__(self) -> None:
+        self.of: dict[int, _Pass] = {}
+
+
+class _Keep:
+    """A hook that keeps what goes through a last layer, or what a tap reads, for the pass that its thread is in."""
+
+    def __init__(self, passes: _Passes, what: str | Tap) -> None:
+        self.passes, self.what = passes, what
+
+    def __call__(self, _: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
+        kept, what = self.passes.of.get(caller()), self.what
+        if kept is None:  # somebody runs the network itself
+            return
+        if isinstance(what, Tap):
+            kept.read[what] = what.read(output, kept.mask)
+        else:
+            kept.ends[what] = (inputs[0], output)
