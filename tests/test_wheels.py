@@ -90,7 +90,7 @@ def test_each_wheel_holds_its_own_house(wheels):
     lab = {re.sub(r"-.*\.", ".", name) for name in contents(wheels["repulse_lab"])}
     assert lab == {"repulse_lab", "repulse_lab.dist-info"}
     with zipfile.ZipFile(wheels["repulse"]) as file:
-        assert {"repulse/py.typed", "repulse/evaluation/page.css"} <= set(file.namelist())
+        assert {"repulse/py.typed", "repulse/evaluation/page.css", "repulse/serve/page.html"} <= set(file.namelist())
 
 
 def test_the_readme_runs_with_the_library_alone(python, tmp_path):

@@ -9,7 +9,7 @@
 (torch.Size([8, 3]), torch.Size([8]), torch.Size([8]))
 """
 
-from repulse import decide, functional, metrics, repulsion
+from repulse import decide, functional, metrics, repulsion, scale
 from repulse._version import __version__
 from repulse.active import Acquisition, ActiveLearning, Audit, acquire, audit, batchbald
 from repulse.decide import Decision, Gate, Promise, Watch
@@ -94,6 +94,7 @@ __all__ = [
     "metrics",
     "repulsion",
     "retrofit",
+    "scale",
     "suggest",
     "tasks",
 ]
