@@ -184,9 +184,8 @@ def main():
     print("| | mean IoU % | accuracy % | NLL | ECE % |\n| --- | --- | --- | --- | --- |")
     for name, one in quality.items():
         m = one.compute()
-        print(
-            f"| {name} | {100 * m['mean_iou']:.1f} | {100 * m['accuracy']:.1f} | {m['nll']:.3f} | {100 * m['ece']:.2f} |"
-        )
+        rates = " | ".join(f"{100 * m[key]:.1f}" for key in ("mean_iou", "accuracy"))
+        print(f"| {name} | {rates} | {m['nll']:.3f} | {100 * m['ece']:.2f} |")
     print("\n| unknown pixels by | AUROC | AP | FPR@95 |\n| --- | --- | --- | --- |")
     for name, one in scores.found.items():
         print(f"| {name} | {100 * one.auroc:.1f} | {100 * one.aupr:.1f} | {100 * one.fpr95:.1f} |")
