@@ -21,7 +21,6 @@ from repulse.backbone.split import Backbone
 from repulse.deploy import Deployed
 from repulse.errors import DataError, DataWarning, expected
 from repulse.kept import KeptFeatures
-from repulse.particles.at_positions import combined_positions, predict_positions
 from repulse.particles.heads import Heads
 from repulse.particles.history import History
 from repulse.prediction import Prediction
@@ -121,18 +120,12 @@ class Ensemble(nn.Module):
         return (*(tap.name for tap in self.backbone.taps), *self.backbone.ending.layers)
 
     def forward(self, *inputs: Any, **named: Any) -> Tensor:
-        """Return the log of the mean class probabilities, in the shape of the network's output, called as it is.
-
-        Differentiable.
+        """Return the log of the mean class probabilities `(B, K)`, called as the network is; differentiable.
 
         In place of a single logit, the log of the odds; for regression the mean; `(B, 1)`, or `(B,)` if the network
         returns that.
         """
-        x = as_inputs(self.model, inputs, named)
-        if self.backbone.ending.positions:
-            log_probs = combined_positions(self.heads, self.backbone.locate(x))
-            return log_probs.movedim(1, -1) if self.backbone.ending.positions == "channels_last" else log_probs
-        features = self.backbone(x)
+        features = self.backbone(as_inputs(self.model, inputs, named))
         combined = self.heads.task.combined(self.heads(features))
         if self.backbone.outputs == 1 and combined.shape[1] == 2:  # a single logit was fitted as two
             combined = combined[:, 1:] - combined[:, :1]
@@ -244,21 +237,18 @@ class Ensemble(nn.Module):
         """Return an ensemble that has learnt new labelled data; see `repulse.active.update`."""
         from repulse.active.update import update
 
-        self._check_whole("update")
         return update(self, data, **options)
 
     def forget(self, indices: Sequence[int] | Tensor, **options: Any) -> Ensemble:
         """Return an ensemble fitted without some of the training inputs; see `repulse.active.forget`."""
         from repulse.active.update import forget
 
-        self._check_whole("forget")
         return forget(self, indices, **options)
 
     def why(self, x: Any, **options: Any) -> Reason | Reasons:
         """Explain the doubt about one input, or about each of a batch; see `repulse.decide.why`."""
         from repulse.decide.why import why
 
-        self._check_whole("why")
         return why(self, x, **options)
 
     def required_features(self, what: str) -> KeptFeatures:
@@ -269,19 +259,12 @@ class Ensemble(nn.Module):
             raise DataError(expected(f"the ensemble, for `{what}`,", wanted, "one without them"))
         return kept
 
-    def _check_whole(self, what: str) -> None:
-        """Refuse a verb that there is only for networks with one output per input."""
-        if self.backbone.ending.positions:
-            got = "one with an output at every position"
-            raise DataError(expected(f"the ensemble, for `{what}`,", "one with one output per input", got))
-
     def deploy(self) -> Deployed:
         """Return a plain module that maps inputs to named tensors, for serving and for export.
 
-        It costs little more than the network, because it checks nothing and adds no hooks when it is called: what
-        `predict` refuses comes out as NaN. Memory of weights is shared with the network and the heads.
+        It checks nothing and adds no hooks when it is called: what `predict` refuses comes out as NaN. The memory of
+        weights is shared with the network and the heads.
         """
-        self._check_whole("deploy")
         return Deployed(self.backbone, self.heads)
 
     def export(self, path: str | Path, example: Any = None) -> Path:
@@ -295,7 +278,6 @@ class Ensemble(nn.Module):
         """
         from repulse.integrations.onnx import export
 
-        self._check_whole("export")
         return export(self, path, example)
 
     def _is_one_batch(self, x: Any) -> bool:
@@ -325,15 +307,9 @@ class Ensemble(nn.Module):
     @torch.no_grad()
     def _predict(self, inputs: Any, name: str = "x") -> Prediction:
         device = next(self.heads.parameters()).device
-        positions = self.backbone.ending.positions
         with explaining_failures(inputs, name, DataError):
-            if positions:
-                found = self.backbone.locate(to_device(inputs, device))
-            else:
-                features = self.backbone.run(to_device(inputs, device))
-        if positions:
-            return predict_positions(self.heads, found, channels_last=positions == "channels_last")  # pyright: ignore
-        return self.heads.predict(features)  # pyright: ignore[reportPossiblyUnboundVariable]
+            features = self.backbone.run(to_device(inputs, device))
+        return self.heads.predict(features)
 
     def __repr__(self) -> str:
         count = sum(p.numel() for p in self.heads.parameters())
