@@ -13,6 +13,7 @@ from repulse.backbone.batches import as_inputs, call, logits_of, mask_of
 from repulse.backbone.endings import Call
 from repulse.backbone.split import Backbone
 from repulse.backbone.taps import INPUTS, Tap, signal_in
+from repulse.errors import BackboneError, expected
 from repulse.particles.heads import Heads
 
 
@@ -30,6 +31,9 @@ class Deployed(nn.Module):
 
     def __init__(self, backbone: Backbone, heads: Heads) -> None:
         super().__init__()
+        if backbone.ending.positions:
+            got = "one with an output at every position"
+            raise BackboneError(expected("an ensemble to deploy or export", "one with one output per input", got))
         self.backbone = _HookedBackbone(backbone)
         self.heads = twin_of(heads)
         self.eval()
