@@ -7,11 +7,12 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 DATA ?= $(or $(REPULSE_DATA),data)
 INPUTS := pyproject.toml lab/pyproject.toml constraints.txt
 
-.PHONY: help setup demo test engines figures tables taps defaults evaluate results bench docs data clean
+.PHONY: help setup demo test notebooks engines figures tables taps defaults evaluate results bench docs data clean
 
 help:
 	@echo "make demo      install, train a small network on digits, retrofit it, write demo/index.html"
 	@echo "make test      install, then ruff, pyright and all tests"
+	@echo "make notebooks run the notebooks in examples/notebooks"
 	@echo "make engines   install Ray and Spark too, and test bulk scoring on the real engines"
 	@echo "make setup     a .venv with everything for development"
 	@echo "make data      fetch the real data sets that can be had, and say what is left to do by hand"
@@ -21,6 +22,10 @@ help:
 	@echo "make docs      build the documentation site in site/"
 	@echo "make evaluate  compare every method on CIFAR-10 and DirtyMNIST (needs the real data; an hour)"
 	@echo "make results   compare, reproduce the paper for two cores, write docs/results (needs the real data; three hours)"
+	@echo "make campaign  attack files, disks, calls, threads; count in docs/reliability.md (an hour; SHARE=0.01 for a minute)"
+	@echo "make mutants   change the code in 60 places, see which the tests notice, list those that survive (an hour)"
+	@echo "make coverage  run all tests and print which share of the library's branches they take"
+	@echo "make test-lowest  the tests of the core with the lowest versions that pyproject.toml allows, in .venv-lowest"
 	@echo "make bench     measure what it costs and write docs/speed.md (twenty minutes, on a machine with nothing else to do)"
 	@echo "make defaults  measure the tables that decided the default recipe (needs the real data)"
 
@@ -50,9 +55,33 @@ test: $(VENV)/.dev
 	$(BIN)/basedpyright
 	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile -m "not engine"
 
+notebooks: $(VENV)/.dev
+	$(BIN)/python examples/run_notebooks.py --check
+
 engines: $(VENV)/.dev
 	$(PIP) install --quiet --constraint constraints.txt --editable '.[ray,spark,dask]'
 	$(BIN)/python -m pytest -m engine tests/scale
+
+# Binary packages of the lowest versions exist for the lowest Python alone.
+$(VENV)-lowest/.done: benchmarks/lowest.txt pyproject.toml
+	$(PYTHON) -m venv $(VENV)-lowest
+	$(VENV)-lowest/bin/python -m pip --disable-pip-version-check install --quiet --constraint benchmarks/lowest.txt \
+		--editable '.[plots,sklearn]' pytest hypothesis beartype
+	@touch $@
+
+test-lowest: $(VENV)-lowest/.done
+	$(VENV)-lowest/bin/python -m pytest -p no:xdist tests/closed_form tests/particles tests/metrics tests/checkpoint \
+		tests/test_retrofit.py tests/test_bad_input.py tests/test_not_silent.py
+
+campaign: $(VENV)/.dev
+	$(BIN)/python -W ignore benchmarks/campaign.py --share $(or $(SHARE),1)
+
+mutants: $(VENV)/.dev
+	$(BIN)/python benchmarks/campaign.py --mutants $(or $(COUNT),60)
+
+coverage: $(VENV)/.dev
+	$(BIN)/python -m coverage run --branch --source src/repulse -m pytest -p no:xdist
+	$(BIN)/python -m coverage report --skip-covered --sort cover
 
 figures: $(VENV)/.dev
 	$(BIN)/python examples/toy.py --out docs/images/toy.png
@@ -91,4 +120,4 @@ data: $(VENV)/.dev
 	$(BIN)/python -m repulse_lab.data.fetch $(DATA)
 
 clean:
-	rm -rf $(VENV) demo dist .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(VENV)-lowest .coverage demo dist .pytest_cache .ruff_cache .hypothesis

@@ -16,7 +16,7 @@ DELAY = 2.0
 
 def progress_bar(
     data: Iterable[Any] | None = None, name: str = "", *, total: int | None = None, unit: str, show: bool
-) -> tqdm[Any]:
+) -> tqdm:
     """Return a bar over batches (or, without any, one to update by hand) that appears after two seconds.
 
     A terminal gets the usual line. In a notebook the same line is one output that is replaced as it grows and is empty

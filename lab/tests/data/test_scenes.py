@@ -39,7 +39,7 @@ def test_svhn_crops_call_ten_zero(tmp_path):
     (tmp_path / "files").mkdir()
     images = bytes_of(3, 32, 32, 3)
     np.savez(tmp_path / "files/svhn_crops_32x32.npz", x=images, name=np.array(["10", "1", "9"]))
-    crops = data.load("svhn", "crops", tmp_path)
+    crops = data.load("svhn-crops", "all", tmp_path)
     assert crops.targets.tolist() == [0, 1, 9]
     assert crops.inputs[2, 1, 5, 6] == images[2, 5, 6, 1]
 

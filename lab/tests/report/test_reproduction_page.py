@@ -59,7 +59,7 @@ def test_every_link_within_the_page_has_its_target_and_ids_are_unique(written):
 def test_facts_counts_and_order(written):
     page = re.sub(r"<[^>]+>", "", written.read_text(encoding="utf-8").split("<main")[0].split("<header>")[1])
     text = " ".join(page.split())
-    assert "Of 6 claims of the paper, 3 are confirmed, 1 is contradicted, 1 is undecided and 1 is not testable" in text
+    assert "Of 6 claims of the paper: 3 confirmed, 1 contradicted, 1 undecided, 1 not testable here." in text
     for fact in ("Presetcpu", "Experiments4", "Cells run76", "Seeds, at most3", "2026-11-16"):
         assert fact in text
     assert f"Compared with the paper{sum(len(t.printed) for f in example() for t in f.tables)} numbers" in text

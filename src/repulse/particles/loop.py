@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -122,7 +121,7 @@ class _FitLoop:
             own = torch.Generator().manual_seed(recipe.seed + 1)  # so that repelling does not reorder the training data
             self.repulsion_batches = batches(size, recipe.repulsion_batch_size, own, data.x.device)
 
-    def run_epoch(self, bar: tqdm[Any]) -> Epoch | None:
+    def run_epoch(self, bar: tqdm) -> Epoch | None:
         """Run one pass over the training data; return None if its loss is not finite."""
         nll, repulsion = 0.0, 0.0  # tensors, if the steps say tensors: then nothing waits for a device
         for step in range(1, self.steps + 1):

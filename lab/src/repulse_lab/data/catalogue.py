@@ -55,7 +55,9 @@ def _add_images() -> None:
     for name, folder, classes in (("cifar10-c", "CIFAR-10-C", cifar.CLASSES), ("cifar100-c", "CIFAR-100-C", 100)):
         layouts = partial(cifar.corrupted_layouts, folder)
         _add(name, cifar.read_corrupted, layouts, cifar.corrupted_splits(), COLOUR, classes)
-    _add("svhn", scenes.read_svhn, scenes.svhn_layouts, (*TRAIN_TEST, "crops"), COLOUR, glyphs.DIGITS)
+    _add("svhn", scenes.read_svhn, scenes.svhn_layouts, TRAIN_TEST, COLOUR, glyphs.DIGITS)
+    crops = ["files/svhn_crops_32x32.npz"]
+    _add("svhn-crops", scenes.read_svhn_crops, lambda _: [crops], ("all",), COLOUR, glyphs.DIGITS)
     _add("dtd", scenes.read_dtd, scenes.dtd_layouts, ("train", "val", "test", "all", "ten-classes"), COLOUR, 47)
     tiny = "train", "val", *HALVES
     _add("tiny-imagenet", scenes.read_tiny_imagenet, scenes.tiny_imagenet_layouts, tiny, COLOUR, 200)

@@ -18,9 +18,7 @@ SIZE = 32
 
 
 def svhn_layouts(split: str) -> Layouts:
-    """Return the file in a folder of its own, or in none, as torchvision has it; crops are one file of our own."""
-    if split == "crops":
-        return [["files/svhn_crops_32x32.npz"]]
+    """Return the file in a folder of its own, or in none, as torchvision has it."""
     return [[f"svhn/{split}_32x32.mat"], [f"SVHN/{split}_32x32.mat"], [f"{split}_32x32.mat"]]
 
 
@@ -28,13 +26,16 @@ def read_svhn(found: Found) -> Contents:
     """Read house numbers; the file calls the digit 0 ten."""
     from scipy.io import loadmat
 
-    if found.split == "crops":
-        with np.load(found.paths[0], allow_pickle=False) as file:
-            pixels, names = file["x"], file["name"]
-        return Contents(torch.from_numpy(pixels.transpose(0, 3, 1, 2).copy()), torch.from_numpy(names.astype(int) % 10))
     content = loadmat(found.paths[0], variable_names=["X", "y"])
     labels = torch.from_numpy(content["y"].astype(np.int64)).flatten() % 10
     return Contents(torch.from_numpy(content["X"].transpose(3, 2, 0, 1).copy()), labels)
+
+
+def read_svhn_crops(found: Found) -> Contents:
+    """Read crops of the photographs of house numbers; the file calls the digit 0 ten."""
+    with np.load(found.paths[0], allow_pickle=False) as file:
+        pixels, names = file["x"], file["name"]
+    return Contents(torch.from_numpy(pixels.transpose(0, 3, 1, 2).copy()), torch.from_numpy(names.astype(int) % 10))
 
 
 def dtd_layouts(split: str) -> Layouts:

@@ -189,7 +189,7 @@ def describe(reason: BaseException | None) -> str:
 class _Bar:
     """Progress over jobs, with the time left estimated from what jobs were expected to take and what they took."""
 
-    def __init__(self, bar: tqdm[Any], todo: Sequence[Job], workers: int) -> None:
+    def __init__(self, bar: tqdm, todo: Sequence[Job], workers: int) -> None:
         self.bar, self.left, self.workers = bar, sum(job.seconds for job in todo), workers
         self.expected = self.took = 30.0  # so that the first short jobs do not say much
 

@@ -8,7 +8,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -143,7 +142,7 @@ class _Loop:
         self.device = next(network.parameters()).device
         self.highest = int(targets.max())
 
-    def run_epoch(self, epoch: int, bar: tqdm[Any]) -> Record:
+    def run_epoch(self, epoch: int, bar: tqdm) -> Record:
         """Run one pass over the data; whatever ends it early, the network goes back to where it was before."""
         before = {name: value.clone() for name, value in self.network.state_dict().items()}
         try:
@@ -152,7 +151,7 @@ class _Loop:
             self.network.load_state_dict(before)
             raise
 
-    def _epoch(self, epoch: int, bar: tqdm[Any]) -> Record:
+    def _epoch(self, epoch: int, bar: tqdm) -> Record:
         start = time.perf_counter()
         generator = torch.Generator().manual_seed(_seed(self.seed, epoch))
         batches = torch.randperm(len(self.images), generator=generator).split(self.schedule.batch_size)

@@ -103,7 +103,7 @@ SETS = {
     "Places365": OutOfDistributionSet(None, ("places365", "val")),
     "textures": OutOfDistributionSet(("dtd", "train"), ("dtd", "test"), ("dtd", "ten-classes")),
     "SVHN": OutOfDistributionSet(("svhn", "train"), ("svhn", "test")),
-    "SVHN crops": OutOfDistributionSet(None, ("svhn", "crops"), ("svhn", "crops")),
+    "SVHN crops": OutOfDistributionSet(None, ("svhn-crops", "all"), ("svhn-crops", "all")),
     "noise": OutOfDistributionSet(("noise", "repulsion"), ("noise", "evaluation")),
     "CIFAR-10": OutOfDistributionSet(("cifar10", "train"), ("cifar10", "test")),
     "other classes": OutOfDistributionSet(None, ("tiny-imagenet", "evaluation")),

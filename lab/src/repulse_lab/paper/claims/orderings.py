@@ -65,7 +65,7 @@ def find(results: Results) -> list[Ordering]:
         plain = paper.marked(table, "plain")
         for metric, rows in paper.marked(table, "bold").items():
             for ahead, behind in product(rows, plain[metric]):
-                found += _judged(results, experiment, table, "", metric, ahead, behind, None)
+                found += _judged(results, experiment, f"{table} (bold)", "", metric, ahead, behind, None)
     return found
 
 

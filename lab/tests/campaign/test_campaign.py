@@ -1,0 +1,71 @@
+"""The campaigns of `make campaign`, each with a few tries: nothing may fail, and what they count is counted right."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import jaxtyping
+import pytest
+
+from repulse_lab.campaign import calls, damage, disks, finding, hostile, kills, mutants, repetition, run
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+
+@pytest.fixture(autouse=True)
+def as_users_run_it():
+    """Without the checks of shapes, which other tests run with."""
+    jaxtyping.config.update("jaxtyping_disable", True)
+    yield
+    jaxtyping.config.update("jaxtyping_disable", False)
+
+
+@pytest.mark.parametrize(
+    ("campaign", "times"),
+    [
+        *((kills.kills, 1), (damage.damage, 1), (disks.disks, 1), (hostile.hostile, 7), (calls.calls, 2)),
+        (repetition.threads, 1),
+    ],
+    ids=lambda value: getattr(value, "__name__", str(value)),
+)
+def test_nothing_fails(campaign, times):
+    found = list(campaign(times, seed=1))
+    assert found
+    assert all(one.tried for one in found)
+    assert [failure for one in found for failure in one.failures] == []
+
+
+def test_failures_are_counted():
+    found = finding.Finding("attacked", "something")
+    with found.trial("a raw error"), finding.or_refused(found):
+        raise KeyError("x")
+    with found.trial("an ended program"):
+        raise SystemExit(0)
+    with found.trial("a sentence"), finding.or_refused(found):
+        raise finding.RepulseError("Expected `x` to be right, but got wrong.")
+    assert (found.tried, found.refused, len(found.failures)) == (3, 1, 2)
+    table = run.table([found])
+    assert "| attacked | something | 3 | 1 | 2 |" in table
+    assert "| **all** | | **3** | **1** | **2** |" in table
+
+
+def test_a_page_without_its_place_is_refused(tmp_path: Path):
+    page = tmp_path / "page.md"
+    page.write_text(f"before\n{run.BEGIN}\nold\n{run.END}\nafter\n")
+    run.put_in(page, "new")
+    assert page.read_text() == f"before\n{run.BEGIN}\n\nnew\n\n{run.END}\nafter\n"
+    page.write_text("nothing")
+    with pytest.raises(ValueError, match="0 places"):
+        run.put_in(page, "new")
+
+
+def test_mutants_differ_in_one_place(tmp_path: Path):
+    file = tmp_path / "code.py"
+    file.write_text("def f(a, b):\n    return -a + b * 2 if a < b and not b else a\n")
+    made = list(mutants.mutants_of(file))
+    plain = ast.unparse(ast.parse(file.read_text()))
+    assert len(made) == len({mutant.source for mutant in made}) == 6
+    assert plain not in {mutant.source for mutant in made}
+    for mutant in made:
+        compile(mutant.source, "mutant", "exec")
