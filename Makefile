@@ -7,11 +7,12 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 DATA ?= $(or $(REPULSE_DATA),data)
 INPUTS := pyproject.toml lab/pyproject.toml constraints.txt
 
-.PHONY: help setup demo test engines figures tables taps defaults evaluate results bench docs data clean
+.PHONY: help setup demo test notebooks engines figures tables taps defaults evaluate results bench docs data clean
 
 help:
 	@echo "make demo      install, train a small network on digits, retrofit it, write demo/index.html"
 	@echo "make test      install, then ruff, pyright and all tests"
+	@echo "make notebooks run the notebooks in examples/notebooks"
 	@echo "make engines   install Ray and Spark too, and test bulk scoring on the real engines"
 	@echo "make setup     a .venv with everything for development"
 	@echo "make data      fetch the real data sets that can be had, and say what is left to do by hand"
@@ -53,6 +54,9 @@ test: $(VENV)/.dev
 	$(BIN)/ruff format --check
 	$(BIN)/basedpyright
 	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile -m "not engine"
+
+notebooks: $(VENV)/.dev
+	$(BIN)/python examples/run_notebooks.py --check
 
 engines: $(VENV)/.dev
 	$(PIP) install --quiet --constraint constraints.txt --editable '.[ray,spark,dask]'

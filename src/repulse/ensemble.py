@@ -278,8 +278,8 @@ class Ensemble(nn.Module):
     def deploy(self) -> Deployed:
         """Return a plain module that maps inputs to named tensors, for serving and for export.
 
-        It costs little more than the network, because it checks nothing and adds no hooks when it is called: what
-        `predict` refuses comes out as NaN. Memory of weights is shared with the network and the heads.
+        It checks nothing and adds no hooks when it is called: what `predict` refuses comes out as NaN. The memory of
+        weights is shared with the network and the heads.
         """
         self._check_whole("deploy")
         return Deployed(self.backbone, self.heads)

@@ -1,0 +1,43 @@
+"""Gates over draws and watches over streams, on pools whose truth is known."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from repulse import Promise
+from repulse_lab.decisions import gates, watches
+
+
+def pool(count=1200):
+    """Errors have probability `doubt / 10`."""
+    made = torch.Generator().manual_seed(0)
+    doubt, score, chance = torch.rand(3, count, generator=made).double()
+    error = (chance < 0.1 * doubt).double()
+    columns = {"score": score, "total": score + doubt, "doubt": doubt, "error": error, "lac": doubt}
+    return {**columns, "predicted": torch.zeros(count).long()}
+
+
+def test_gates_over_draws_hold_their_promise():
+    found = gates.over_draws(pool(), Promise(risk=0.08, delta=0.1), 500, 20)
+    assert found.false_alarms == pytest.approx(0.05, abs=0.02)
+    assert found.missed["lac"] == pytest.approx(0.1, abs=0.03)
+    assert found.error <= 0.08
+    assert found.coverage > 0.3
+    (row,) = gates.markdown("a pool", Promise(risk=0.08), [found])
+    assert row.count("|") == gates.HEAD[0].count("|") == gates.HEAD[1].count("|")
+
+
+def test_watches_find_a_change_and_windows_do_too():
+    usual, other = np.random.default_rng(0).normal(size=2000), np.full(10, 6.0)
+    quiet = watches.drawn(usual, usual, 0, 10, 1600, 200, 0)
+    changed = watches.drawn(usual, other, 0.5, 10, 1600, 200, 1)
+    assert np.isinf(watches.alarms(watches.p_values(quiet), "switching", 0.01)).all()
+    when = watches.alarms(watches.p_values(changed), "switching", 0.01)
+    assert ((when > watches.QUIET) & (when < watches.QUIET + 100)).all()
+    assert float(watches.delay(when)) < 100
+    assert float(watches.delay(watches.windowed_alarms(quiet, changed, 0.1))) < 300
+    assert watches.delay(np.array([np.inf, 5.0])) == "not found"
+    fixed = watches.p_values(quiet, fixed=True)
+    assert 0 < fixed.min() < fixed.max() <= 1
