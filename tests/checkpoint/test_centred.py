@@ -59,7 +59,7 @@ def test_plain_heads_have_no_centre(tmp_path):
     check_same(ensemble, loaded, X)
 
 
-CENTRE = {"alpha": 1.0, "temperature": 1.0, "gain": 1.0, "cost": None}
+CENTRE = {"alpha": 1.0, "temperature": 1.0, "gain": 1.0, "reach": 1.0, "cost": None}
 
 
 @pytest.mark.parametrize(
@@ -78,6 +78,7 @@ CENTRE = {"alpha": 1.0, "temperature": 1.0, "gain": 1.0, "cost": None}
         {"centre": {**CENTRE, "temperature": 0.0}},
         {"centre": {**CENTRE, "temperature": -2.0}},
         {"centre": {**CENTRE, "gain": None}},
+        {"centre": {**CENTRE, "reach": 0.0}},
         {"centre": {"share": 1.0}},
         {"centre": None},
         {"centre": "network"},
