@@ -82,7 +82,7 @@ def test_errors_of_the_library_are_one_sentence(monkeypatch, capsys):
     with pytest.raises(SystemExit) as ended:
         cli.main()
     assert ended.value.code == 2
-    assert capsys.readouterr().err == "repulse: Expected `x` to be y, but got z.\n"
+    assert capsys.readouterr().err == "repulse: Expected DATA to be y, but got z.\n"
 
 
 class Cells(HTMLParser):

@@ -106,14 +106,14 @@ def fitted_differently(rank: int) -> Tensor:
         heads.history = heads.history[rank:]
         return heads
 
-    with mock.patch("repulse.retrofit.fit_heads", fit):
+    with mock.patch("repulse.kept.fit_heads", fit):
         ensemble = retrofit(convolutions(), batches(3, 12, 12), recipe=QUICK, progress=False)
     return torch.cat([ensemble.heads.weight.flatten(), torch.tensor([len(ensemble.history)])])
 
 
 def failing_fit(rank: int) -> None:
     with mock.patch(
-        "repulse.retrofit.fit_heads",
+        "repulse.kept.fit_heads",
         side_effect=DataError("no") if rank else None,
         return_value=Heads(2, 6, Classification(3)),
     ):

@@ -103,14 +103,7 @@ REFUSED = {
         images(),
         ["something else after `2`"],
     ),
-    "segmentation": (convolutional, images(), ["one output vector", "(8, 5, 30, 30), a dense prediction"]),
-    "tokens": (
-        lambda: nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 3)),
-        normal(6, 7, 4),
-        ["one output vector", "(6, 7, 3), a dense prediction"],
-    ),
     "no linear layer": (lambda: nn.Sequential(nn.Conv2d(3, 5, 3), *POOLED), images(), ["linear layer", "ran none"]),
-    "several labels": (lambda: perceptron(5, nn.Sigmoid()), normal(6, 4), ["one sigmoid an output after `2`"]),
     "temperature": (lambda: perceptron(5, Does(lambda z: z / 2)), normal(6, 4), ["a factor of 0.5 after `2`"]),
     "one class left out": (lambda: perceptron(5, Does(lambda z: z[:, 1:])), normal(6, 4), ["5 outputs", "(6, 4)"]),
     "noise": (

@@ -212,6 +212,8 @@ def test_heads_see_corrupted_taps_as_they_saw_those_of_clean_images(images, plac
     found = corrupted.judge_under_corruption(about, place)["figures"]
     trial, _ = fit_method(about, place)
     assert trial.view.taps
+    assert trial.method.calibrates
+    trial.method.calibrate(trial.view.test[COUNT:], images.test_targets[COUNT:])  # on images that are not judged
     clean = trial.method.predict(trial.view.test[:COUNT])
     assert found["nll severity 0"] == pytest.approx(metrics.nll(clean, images.test_targets[:COUNT]), rel=1e-3)
     assert found["epistemic severity 0"] == pytest.approx(float(clean.epistemic.mean()), rel=1e-3)

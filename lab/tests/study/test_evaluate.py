@@ -22,7 +22,17 @@ from repulse_lab.study.training import Network, Networks
 from tiny_problem import light_and_static, tiny_problem, trained_network
 
 LAPLACE = ["LL-Laplace (full)", "LL-Laplace (diagonal)"]
-RANDOM = ["SNGP", "LL-Laplace", *LAPLACE, "outlier exposure", "LL-E", "RLL-E", "fs-RLL-E", "repulse"]
+RANDOM = [
+    "SNGP",
+    "LL-Laplace",
+    *LAPLACE,
+    "outlier exposure",
+    "tuned outlier exposure",
+    "LL-E",
+    "RLL-E",
+    "fs-RLL-E",
+    "repulse",
+]
 NETWORKS = Networks((Network("Small", "resnet20"), Network("Other", "resnet32")), 2)
 MISTAKES = {
     r"Expected `network` to be .* but got 'lenett'\. Did you mean 'lenet'\?": ["--network", "lenett"],
