@@ -93,9 +93,9 @@ class MultilabelPrediction(Prediction):
         count = self.logits.shape[-1]
         if class_names is not None and (isinstance(class_names, str) or len(class_names) != count):
             raise DataError(expected("class_names", f"{count} strings, one per label", repr(class_names)[:80]))
-        names = class_names or [str(i) for i in range(count)]
+        names: Sequence[str] = class_names or [str(i) for i in range(count)]
         held = [[names[i] for i in row.nonzero().flatten().tolist()] for row in self.labels.cpu()]
-        return {"labels": [", ".join(row) for row in held]}
+        return {"labels": [", ".join(map(str, row)) for row in held]}
 
     def label_log_likelihood(self, targets: Float[Tensor, "B K"]) -> Float[Tensor, "B K"]:
         """Compute `log mean_i p_ik(target)` of each label, floored at log 1e-12; zero where a target is NaN."""

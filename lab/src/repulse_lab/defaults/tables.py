@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 
 from repulse_lab import data
-from repulse_lab.defaults.problem import Problem, Samples, Trained
+from repulse_lab.defaults.problem import Problem, Role, Samples, Trained
 from repulse_lab.defaults.training import Schedule, trained_network
 from repulse_lab.networks.mlp import MLP
 
@@ -208,7 +208,14 @@ PROBLEMS = (
         partial(classes, _synthetic, lambda seed: (2 * seed % 22, (2 * seed + 1) % 22), LARGE),
     ),
     *(
-        Problem(name, f"{title}, MLP stopped early", name, role, partial(numbers, load, rows, EARLY), "regression")
+        Problem(
+            name,
+            f"{title}, MLP stopped early",
+            name,
+            cast(Role, role),
+            partial(numbers, load, rows, EARLY),
+            "regression",
+        )
         for name, title, role, load, rows in (
             ("diabetes", "diabetes of scikit-learn", "choosing", partial(_bundled, "diabetes"), 345),
             ("friedman-1", "Friedman's first function", "choosing", partial(_friedman, 1, 1.0), 480),

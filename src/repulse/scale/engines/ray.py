@@ -28,7 +28,7 @@ def run(tasks: list[Task], workers: int) -> Iterator[Outcome]:
         workers: number of actors.
     """
     need("ray", 'engine="ray"', "ray")
-    import ray
+    import ray  # pyright: ignore[reportMissingImports]
 
     ours = not ray.is_initialized()
     if ours:

@@ -14,7 +14,7 @@ from repulse.scale.worker import Outcome, score_file
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql import SparkSession
+    from pyspark.sql import SparkSession  # pyright: ignore[reportMissingImports]
 
 
 def run(tasks: list[Task], workers: int) -> Iterator[Outcome]:
@@ -27,7 +27,7 @@ def run(tasks: list[Task], workers: int) -> Iterator[Outcome]:
         workers: number of tasks at a time of a session that is started here.
     """
     need("pyspark", 'engine="spark"', "spark")
-    from pyspark.sql import SparkSession
+    from pyspark.sql import SparkSession  # pyright: ignore[reportMissingImports]
 
     session, ours = SparkSession.getActiveSession(), False
     if session is None:
@@ -45,7 +45,7 @@ def run(tasks: list[Task], workers: int) -> Iterator[Outcome]:
 
 def _local(workers: int) -> SparkSession:
     """Start Spark on this machine, with this Python in its workers: by itself it takes the first `python3` it finds."""
-    from pyspark.sql import SparkSession
+    from pyspark.sql import SparkSession  # pyright: ignore[reportMissingImports]
 
     before = os.environ.get("PYSPARK_PYTHON")
     os.environ["PYSPARK_PYTHON"] = before or sys.executable  # read once, when it starts
