@@ -243,7 +243,11 @@ BAD_RETROFITS = {
         ["output", "linear layer", "one sigmoid an output after `2`"],
     ),
     "no logits": ({"model": NAMED}, BackboneError, ["`model(batch)`", "`.logits`", "dict"]),
-    "dense": ({"model": POSITIONS}, BackboneError, ["`model(batch)`", "one output vector", "(8, 2, 3)"]),
+    "dense": (
+        {"model": POSITIONS},
+        DataError,
+        ["the targets of batch 0 of `data`", "a class at every position", "(10,)"],
+    ),
     "noise": ({"model": NOISY}, BackboneError, ["`model`", "same output for the same input", "different outputs"]),
     "dropout": ({"model": DROPPED}, BackboneError, ["`model`", "same output for the same input", "randomness"]),
     "last layer misspelt": ({"last_layer": "22"}, BackboneError, ["`last_layer`", "'22'", "Did you mean '2'?"]),

@@ -124,7 +124,8 @@ def test_two_threads_do_not_mix_their_passes():
         thread.start()
     for thread in threads:
         thread.join()
-    assert all(torch.equal(found[i], alone[i]) for i in range(2))
+    for i in range(2):  # another thread may add up in another order
+        torch.testing.assert_close(found[i], alone[i])
 
 
 def test_ensembles_compile():

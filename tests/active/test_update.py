@@ -13,6 +13,8 @@ from repulse.particles.view import View
 
 QUICK = repulse.Recipe(epochs=3, heads=4)
 
+pytestmark = pytest.mark.filterwarnings("ignore::repulse.FitWarning")  # few steps separate little
+
 
 def labelled(count, seed, classes=3):
     x = normal(count, 4, seed=seed)

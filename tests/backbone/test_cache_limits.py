@@ -25,7 +25,7 @@ def test_two_processes_that_build_at_once_share_the_work(folder, children, kept,
     ends = [children.end(child) for child in both]
     assert sorted(end["passes"] for end in ends) == [1, ALL]
     assert {end["digest"] for end in ends} == {digest_of(right.train, right.targets, right.repulsion)}
-    assert sorted("waiting for another process" in end["stderr"] for end in ends) == [False, True]
+    assert sorted("waiting for process" in end["stderr"] for end in ends) == [False, True]
     assert files(folder) == files(kept)
 
 
@@ -37,7 +37,7 @@ def test_a_process_that_waits_takes_over_from_one_that_is_killed(folder, childre
     second = children.start("build", folder=str(folder))
     assert children.end(first, tick=late, later=100)["signal"] == signal.SIGKILL
     ended = children.end(second)
-    assert "waiting for another process" in ended["stderr"]
+    assert "waiting for process" in ended["stderr"]
     assert 1 < ended["passes"] < ALL
     assert files(folder) == files(kept)
 

@@ -23,6 +23,7 @@ from repulse.scale.engines import processes
 from repulse.scale.tasks import Settings, Task, tasks_of
 from repulse.scale.worker import Outcome
 
+TESTS = str(Path(__file__).parents[1])
 SLOW = """
 import time
 from own_data import rows_network
@@ -199,7 +200,8 @@ def test_a_kill_loses_nothing(tmp_path, monkeypatch):
     source, out = shards(tmp_path / "in"), tmp_path / "out"
     score(source, tmp_path / "wanted", heads)
     command = ["score", heads, source, "--out", out, "--workers", 1, "--threads", 1]
-    process = subprocess.Popen([sys.executable, "-m", "repulse", *map(str, command)], env={**os.environ})
+    here = {**os.environ, "PYTHONPATH": TESTS}
+    process = subprocess.Popen([sys.executable, "-m", "repulse", *map(str, command)], env=here)
     while not list(out.rglob("*.parquet")) and process.poll() is None:
         time.sleep(0.01)
     process.send_signal(signal.SIGKILL)

@@ -12,6 +12,7 @@ import torch
 
 from repulse import Recipe
 from repulse._files import write_whole
+from repulse._tensors import write_tensors
 from repulse.evaluation.table import Table
 from repulse.prediction import ClassPrediction
 from repulse.recipe import NAMED
@@ -124,7 +125,7 @@ def encoded(place) -> Place:
     targets = {"train labels": labels[:150], "test labels": labels[150:]}
     tensors = {**sets, **targets, "weight": layer.weight, "bias": layer.bias}
     tensors = {name: tensor.contiguous() for name, tensor in tensors.items()}
-    write_whole(text.path_of(text.SENTENCES, place), text.save(tensors))
+    write_tensors(text.path_of(text.SENTENCES, place), tensors)
     return place
 
 
