@@ -341,9 +341,8 @@ def test_settings_that_make_no_sense_are_refused():
 
 
 def test_what_became_nan_is_refused_and_not_taken_for_certain():
-    broken = LastLayer(WEIGHT * torch.nan, LAYER.bias)
     with pytest.raises(DataError, match="last layer to be finite"):
-        MAP(broken).fit(FEATURES, TARGETS).score(QUERIES)
+        LastLayer(WEIGHT * torch.nan, LAYER.bias)
     with pytest.raises(DataError, match="`repulsion` to be finite"):
         OutlierExposure(QUERIES * torch.nan, 4).fit(FEATURES, TARGETS)
 

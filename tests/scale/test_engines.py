@@ -16,6 +16,7 @@ from own_data import write_rows
 from repulse import cli
 
 ROOT = Path(__file__).parents[2]
+TESTS = str(ROOT / "tests")
 PACKAGES = {"processes": "multiprocessing", "ray": "ray", "spark": "pyspark", "dask": "distributed"}
 pytestmark = pytest.mark.engine
 
@@ -44,9 +45,8 @@ def wanted(tmp_path_factory) -> Path:
 
 def command(folder: Path, out: str, *more: object) -> None:
     whole = ["score", folder / "heads", folder / "in", "--out", folder / out, "--threads", 1, *more]
-    done = subprocess.run(
-        [sys.executable, "-m", "repulse", *map(str, whole)], capture_output=True, text=True, check=False, cwd=folder
-    )
+    script, here = [sys.executable, "-m", "repulse", *map(str, whole)], {**os.environ, "PYTHONPATH": TESTS}
+    done = subprocess.run(script, capture_output=True, text=True, check=False, cwd=folder, env=here)
     assert done.returncode == 0, done.stderr[-3000:]
 
 
