@@ -164,14 +164,15 @@ def test_predictions_in_an_order_that_nobody_knows_are_warned_about(loader):
 def test_retrofits_in_several_threads_leave_the_random_states_alone():
     before = torch.get_rng_state(), random.getstate(), np.random.get_state()[1].tolist()  # noqa: NPY002
     found: list[torch.Tensor] = []
+    networks = [network() for _ in range(3)]  # made here: drawing weights in several threads would race itself
 
-    def run() -> None:
+    def run(model: nn.Module) -> None:
         for _ in range(2):
             loader = DataLoader(TensorDataset(X, Y), batch_size=6, shuffle=True)
-            ensemble = retrofit(network(), loader, repulsion=loader, recipe=QUICK, progress=False)
+            ensemble = retrofit(model, loader, repulsion=loader, recipe=QUICK, progress=False)
             found.append(ensemble.heads.vectors())
 
-    threads = [threading.Thread(target=run) for _ in range(3)]
+    threads = [threading.Thread(target=run, args=(model,)) for model in networks]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for thread in threads:
