@@ -1,4 +1,4 @@
-"""Learn new labels in seconds, and forget others exactly: fits on features that were kept, never on inputs again."""
+"""Learn new labels, and forget others exactly: fits on features that were kept, never on inputs again."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def update(
     """Return an ensemble that has learnt new labelled data, or where else to disagree.
 
     Only new inputs go through the network; its features of the old data were kept. Heads start from those they were,
-    so that a tenth of the steps is enough. New classes, numbered after the old ones, get outputs of their own; the
+    and take a tenth of the steps of a fit. New classes, numbered after the old ones, get outputs of their own; the
     network has none for them, so from then on the mean prediction is that of the heads.
 
     Args:

@@ -102,8 +102,8 @@ def fit_heads(
             the prediction is the network's, at which temperature, and how much noise a regression has.
         inputs: `(N, e)`, raw inputs of the training rows of a regression, from which its noise is estimated where there
             is no validation data.
-        warm: heads of an earlier fit of this recipe on these features, to start from: a tenth of the steps is enough
-            then. Classes may have been added since. A regression, which scales its targets, starts afresh.
+        warm: heads of an earlier fit of this recipe on these features, to start from, with a tenth of the steps.
+            Classes may have been added since. A regression, which scales its targets, starts afresh.
         progress: show a progress bar when it takes more than two seconds.
 
     Returns:
