@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import random
 import subprocess
@@ -32,9 +33,11 @@ def threads(times: int, seed: int) -> Iterator[Finding]:
     yield found
     found = Finding("in three threads at once:", "`retrofit` on a shuffling loader")
 
+    drawn = network()  # once and before the threads: to draw weights is to change the random state that all share
+
     def run() -> Tensor:
         loader = DataLoader(TensorDataset(inputs(), torch.arange(60) % 3), batch_size=6, shuffle=True)
-        return retrofit(network(), loader, repulsion=loader, recipe=QUICK, progress=False).heads.vectors()
+        return retrofit(copy.deepcopy(drawn), loader, repulsion=loader, recipe=QUICK, progress=False).heads.vectors()
 
     first = run()
     for number in range(max(times // 10, 1)):
