@@ -7,7 +7,7 @@ import json
 import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -193,7 +193,8 @@ def _cell() -> Writer:
     return Writer("the cell of a job", lambda folder: None, write, check, refuses=False)
 
 
-def writers() -> list[Writer]:
-    """Return all of them, made afresh."""
+@cache
+def writers() -> tuple[Writer, ...]:
+    """Return all of them."""
     makes = (_kept_features, _saved_ensemble, _saved_with_features, _saved_method, _saved_labels, _saved_watch)
-    return [make() for make in (*makes, _saved_evaluation, _cell, _training)]
+    return tuple(make() for make in (*makes, _saved_evaluation, _cell, _training))
