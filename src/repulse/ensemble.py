@@ -279,15 +279,18 @@ class Ensemble(nn.Module):
         """Return a plain module that maps inputs to named tensors, for serving and for export.
 
         It checks nothing and adds no hooks when it is called: what `predict` refuses comes out as NaN. The memory of
-        weights is shared with the network and the heads.
+        weights is shared with the network and the heads. If there is a gate, its p-value and decision are among the
+        tensors.
         """
         self._check_whole("deploy")
-        return Deployed(self.backbone, self.heads)
+        gate = self.gate().deployed().to(next(self.heads.parameters()).device) if self.has_gate else None
+        return Deployed(self.backbone, self.heads, gate)
 
     def export(self, path: str | Path, example: Any = None) -> Path:
         """Write the whole ensemble, network included, as an ONNX file (needs `pip install 'repulse[onnx]'`).
 
         Outputs are those of `deploy`, such as `probs, aleatoric, epistemic, total`, and the number of samples is free.
+        What a gate promises is in the metadata of the file.
 
         Args:
             path: of the file.

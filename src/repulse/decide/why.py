@@ -12,15 +12,17 @@ True
 from __future__ import annotations
 
 import html
+import json
 import weakref
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from repulse._files import without_nan
 from repulse._mapped import read_blocks, row_chunks
 from repulse.backbone.batches import inputs_of, to_device
 from repulse.decide.ledger import CONSTANT, blocks_of, ledger
@@ -118,6 +120,10 @@ class Reason:
         if self.repelled is not None and self.repelled >= 0.5:
             parts.append(f"{self.repelled:.0%} of its neighbours are repulsion samples")
         return "; ".join(parts)
+
+    def json(self) -> str:
+        """Return all of it as one line of JSON."""
+        return json.dumps(without_nan(asdict(self)), allow_nan=False)
 
     def __str__(self) -> str:
         return self.text
