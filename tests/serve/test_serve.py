@@ -194,6 +194,16 @@ def address(heads):
     thread.join()
 
 
+ANSWER = {
+    "prediction": "cat",
+    "confidence": 0.6,
+    "probs": {"cat": 0.6},
+    "aleatoric": 0.2,
+    "epistemic": 0.4,
+    "total": 0.6,
+}
+
+
 def test_drop_an_image_on_the_page_and_see_label_and_doubt(address, heads, tmp_path):
     playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not there: pip install playwright")
     if not CHROMIUM:
@@ -222,6 +232,10 @@ def test_drop_an_image_on_the_page_and_see_label_and_doubt(address, heads, tmp_p
         assert float(confidence.removesuffix(" %")) == pytest.approx(100 * float(wanted.confidence[0]), abs=0.06)
         assert float(page.locator("#epistemic").inner_text()) == pytest.approx(float(wanted.epistemic[0]), rel=0.01)
         assert page.locator("#probs li").count() == 2
+        assert page.locator("#verdict").is_hidden()  # these heads have no gate
+        page.evaluate("(one) => show(one)", {**ANSWER, "action": "foreign", "p_value": 0.004, "set": ["cat", "dog"]})
+        assert page.locator("#verdict").inner_text().startswith("foreign: unlike the data")
+        assert page.locator("#inside").inner_text() == "among cat, dog"
         assert trouble == []
         (tmp_path / "no.png").write_bytes(b"no image")
         page.set_input_files("#drop input", tmp_path / "no.png")
