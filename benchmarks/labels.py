@@ -22,7 +22,7 @@ import repulse
 from repulse.backbone.features import compute_features
 from repulse.evaluation.table import Column, Table
 from repulse.metrics import accuracy, aupr, auroc, ece
-from repulse.prediction import Prediction
+from repulse.prediction import ClassPrediction, Prediction
 from repulse_lab.study.problems import PROBLEMS, Images, halves
 from tables import ROOT, insert
 
@@ -60,9 +60,11 @@ def features_of(ensemble: repulse.Ensemble, sets: dict[str, Lazy]) -> Sets:
     }
 
 
-def predicted(ensemble: repulse.Ensemble, features: Tensor) -> Prediction:
+def predicted(ensemble: repulse.Ensemble, features: Tensor) -> ClassPrediction:
     """Return what heads make of features."""
-    return Prediction.cat([ensemble.heads.predict(part.float()) for part in features.split(5000)])
+    found = Prediction.cat([ensemble.heads.predict(part.float()) for part in features.split(5000)])
+    assert isinstance(found, ClassPrediction)
+    return found
 
 
 def measured(ensemble: repulse.Ensemble, sets: Sets, targets: Tensor) -> dict[str, float]:
@@ -125,9 +127,10 @@ def audits(ensemble: repulse.Ensemble, images: Images, test: Lazy, inside: Tenso
     shift = torch.randint(1, 10, (len(kept.targets),), generator=generator)
     flipped = torch.where(wrong, (kept.targets + shift) % 10, kept.targets)
     changed = type(kept)(kept.train, flipped, kept.repulsion, kept.validation, kept.validation_targets)
-    heads = changed.fit(ensemble.backbone, ensemble.recipe, progress=False)
+    heads = changed.fit(ensemble.backbone, ensemble.recipe or repulse.Recipe(), progress=False)
     noisy = repulse.Ensemble(ensemble.backbone, heads, class_names=NAMES, kept=changed)
     rows = []
+    assert images.human is not None
     people = images.human[half].argmax(dim=1) != test.y
     for title, owner, found, truth, features in (
         ("1 % of training labels changed", noisy, repulse.audit(noisy, progress=False), wrong, changed.train),
@@ -162,7 +165,7 @@ def show(name: str, rows: list[tuple[str, dict[str, float]]], columns: dict[str,
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--data", type=Path, default=os.environ.get("REPULSE_DATA", "data"))
     parser.add_argument("--count", type=int, default=50_000, help="training images")
     arguments = parser.parse_args()

@@ -14,6 +14,7 @@ import repulse
 from own_data import numbers, write_images, write_rows, write_texts
 from repulse import cli
 from repulse.commands.why import rows_in
+from repulse.decide import Reasons
 from repulse.errors import DataError
 from repulse.files.opening import open_heads
 
@@ -41,6 +42,7 @@ def test_lines_are_those_of_the_library(folder):
     said = run("why", folder / "heads", folder / "new.csv", "--rows", "3,5-6")
     ensemble, prepare, _ = open_heads(folder / "heads")
     reasons = ensemble.why(prepare(numbers(200, 1)[0][[3, 5, 6]]))
+    assert isinstance(reasons, Reasons)
     keys = ("k3", "k5", "k6")
     assert said.splitlines()[:3] == [f"{key}: {one.text}" for key, one in zip(keys, reasons, strict=True)]
     assert "next: repulse why" in said

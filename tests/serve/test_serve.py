@@ -64,6 +64,7 @@ def test_images_in_json_as_a_file_and_as_a_form_are_the_same(client, heads):
     both, one, form = (answer.json()["predictions"] for answer in answers)
     ensemble, prepare, _ = open_heads(heads)
     wanted = ensemble.predict(prepare([picture(0), picture(7)]))
+    assert isinstance(wanted, ClassPrediction)
     assert [row["epistemic"] for row in both] == pytest.approx(wanted.epistemic.tolist(), abs=1e-5)
     assert [row["prediction"] for row in both] == [("cat", "dog")[i] for i in wanted.labels.tolist()]
     assert both[0]["total"] == pytest.approx(both[0]["aleatoric"] + both[0]["epistemic"], abs=1e-5)
@@ -143,6 +144,7 @@ def test_requests_that_arrive_together_are_one_batch():
     found = asyncio.run(together())
     assert sizes == [4, 2]
     for i, one in enumerate(found):
+        assert isinstance(one, ClassPrediction)
         assert torch.equal(one.probs, prediction_of([i, i + 1]).probs)
 
 
@@ -153,6 +155,8 @@ def test_one_bad_request_does_not_spoil_the_others():
 
     one, bad, two = asyncio.run(together())
     assert isinstance(bad, DataError)
+    assert isinstance(one, ClassPrediction)
+    assert isinstance(two, ClassPrediction)
     assert torch.equal(one.probs, prediction_of([1]).probs)
     assert torch.equal(two.probs, prediction_of([2]).probs)
 
@@ -210,6 +214,7 @@ def test_drop_an_image_on_the_page_and_see_label_and_doubt(address, heads, tmp_p
         pytest.skip("chromium is not there: this test needs a real browser")
     ensemble, prepare, _ = open_heads(heads)
     wanted = ensemble.predict(prepare([picture(3)]))
+    assert isinstance(wanted, ClassPrediction)
     trouble: list[str] = []
     with playwright.sync_playwright() as tool:
         browser = tool.chromium.launch(executable_path=CHROMIUM, args=FLAGS)

@@ -110,9 +110,9 @@ def windowed_bars(quiet: Streams, false_alarm: float) -> dict[int, np.ndarray]:
 
 def windowed_alarms(bars: Mapping[int, np.ndarray], changed: Streams) -> np.ndarray:
     """Return when the detector to compare with raises an alarm."""
-    first = np.full(changed.scores.shape[1], np.inf)
+    first: np.ndarray = np.full(changed.scores.shape[1], np.inf)
     for window, bar in bars.items():
-        beyond = (distances(changed, window) > bar[:, None, None]).any(axis=0)
+        beyond: np.ndarray = np.any(distances(changed, window) > bar[:, None, None], axis=0)
         when = np.where(beyond.any(axis=1), beyond.argmax(axis=1) * STEP + window, np.inf)
         first = np.minimum(first, when)
     return first
