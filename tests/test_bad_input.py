@@ -3,6 +3,8 @@
 The checks of shapes and types that the other tests run with are off here: these are the errors that users see.
 """
 
+# pyright: reportAttributeAccessIssue=false, reportCallIssue=false
+
 from __future__ import annotations
 
 import dataclasses

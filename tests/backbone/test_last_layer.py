@@ -1,5 +1,7 @@
 """Where the last layer is, and what has none."""
 
+# pyright: reportCallIssue=false, reportOperatorIssue=false
+
 from __future__ import annotations
 
 import warnings

@@ -1,5 +1,7 @@
 """Batches and outputs of forms of their own: where things are is said by a key, an index or a function."""
 
+# pyright: reportAttributeAccessIssue=false, reportIncompatibleMethodOverride=false, reportCallIssue=false
+
 from __future__ import annotations
 
 from functools import cache
@@ -95,7 +97,7 @@ def test_a_gate_reads_the_same_batches():
     ensemble = retrofit(NETWORK, [batch], inputs="x", targets="y", recipe=QUICK, progress=False)
     gate = ensemble.gate([batch], false_alarms=0.1)
     assert len(gate(batch).action) == len(gate(X).action) == 40
-    assert ensemble.update([batch], progress=False).kept.train.shape[0] == 80
+    assert ensemble.update([batch], progress=False).required_features("a test").train.shape[0] == 80
 
 
 WRONG = {
@@ -150,7 +152,7 @@ def test_nodes_of_a_graph_are_no_samples_and_stay_together():
     ensemble = retrofit(model, [graph], inputs=lambda g: g, targets="y", recipe=QUICK, progress=False)
     p = ensemble.predict(graph)
     assert p.probs.shape == (30, 3)
-    assert len(ensemble.kept.train) == 20, "nodes of target -100 take no part"
+    assert len(ensemble.required_features("a test").train) == 20, "nodes of target -100 take no part"
     torch.testing.assert_close(ensemble.backbone(repulse.backbone.batches.Custom(graph)), _features(model, graph))
     assert repulse.evaluate(ensemble, [graph], ood={"same": [graph]}, batch_size=4).counts == {"id": 30, "same": 30}
 
