@@ -71,7 +71,7 @@ class _HookedBackbone(Backbone):
 
     def __init__(self, backbone: Backbone) -> None:
         about = (backbone.ending, backbone.taps, backbone.several)
-        super().__init__(twin_of(backbone.model), *about, forms=backbone.forms)
+        super().__init__(twin_of(backbone.model), *about, forms=backbone.forms, places=backbone.places)
         self._passes = _Passes()
         for name in self.ending.layers:
             self.model.get_submodule(name).register_forward_hook(_Keep(self._passes, name))
@@ -87,7 +87,7 @@ class _HookedBackbone(Backbone):
         me = caller()
         self._passes.of[me] = kept
         try:
-            logits = logits_of(call(self.model, x))
+            logits = logits_of(self.places.logits_in(call(self.model, x)))
         finally:
             del self._passes.of[me]
         return self.joined(self.pooled(kept.ends, logits), kept.read)

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from repulse._files import without_nan
 from repulse._mapped import read_blocks, row_chunks
-from repulse.backbone.batches import inputs_of, to_device
+from repulse.backbone.batches import to_device
 from repulse.decide.ledger import CONSTANT, blocks_of, ledger
 from repulse.decide.neighbours import Neighbours
 from repulse.errors import BackboneError, DataError, check_positive_integer, expected
@@ -219,7 +219,7 @@ def why(ensemble: Ensemble, x: Any, *, nearest: int = 5, axes: int = 5) -> Reaso
 def _features(ensemble: Ensemble, x: Any) -> tuple[Float[Tensor, "B d"], bool]:
     """Return features, and whether `x` was one input without its batch axis."""
     backbone, device = ensemble.backbone, next(ensemble.heads.parameters()).device
-    inputs = to_device(x if isinstance(x, Tensor) else inputs_of(x, "x", several=backbone.several), device)
+    inputs = to_device(x if isinstance(x, Tensor) else backbone.places.inputs_in(x, "x", backbone.several), device)
     try:
         features = backbone.run(inputs)
         if features.ndim == 2 and (not isinstance(x, Tensor) or len(features) == len(x)):
