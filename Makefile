@@ -7,7 +7,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 DATA ?= $(or $(REPULSE_DATA),data)
 INPUTS := pyproject.toml lab/pyproject.toml constraints.txt
 
-.PHONY: help setup demo test notebooks engines figures tables taps defaults evaluate results bench docs data clean
+.PHONY: help setup demo test notebooks engines figures page tables taps defaults evaluate results bench docs data clean
 
 help:
 	@echo "make demo      install, train a small network on digits, retrofit it, write demo/index.html"
@@ -19,6 +19,7 @@ help:
 	@echo "make figures   draw the pictures of the README and the docs again"
 	@echo "make tables    put the tables of docs/results in the README and the docs, and measure that of the demo"
 	@echo "make taps      measure what taps add to the time of a prediction"
+	@echo "make page      write page/index.html: draw a digit in the browser, see label and both doubts (needs npm, once)"
 	@echo "make docs      build the documentation site in site/"
 	@echo "make evaluate  compare every method on CIFAR-10 and DirtyMNIST (needs the real data; an hour)"
 	@echo "make results   compare, reproduce the paper for two cores, write docs/results (needs the real data; three hours)"
@@ -92,6 +93,9 @@ figures: $(VENV)/.dev
 	$(BIN)/python examples/corruptions_gallery.py --out docs/images/corruptions.png
 	$(BIN)/repulse demo --out demo --map docs/images/digits-map.png
 
+page: $(VENV)/.dev
+	$(BIN)/python examples/draw_a_digit.py --out page
+
 tables: $(VENV)/.dev
 	$(BIN)/python benchmarks/tables.py --demo
 
@@ -122,4 +126,4 @@ data: $(VENV)/.dev
 	$(BIN)/python -m repulse_lab.data.fetch $(DATA)
 
 clean:
-	rm -rf $(VENV) $(VENV)-lowest .coverage demo dist .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(VENV)-lowest .coverage demo page dist .pytest_cache .ruff_cache .hypothesis

@@ -3,6 +3,8 @@
 The checks of shapes and types that the other tests run with are off here: these are the errors that users see.
 """
 
+# pyright: reportAttributeAccessIssue=false, reportCallIssue=false
+
 from __future__ import annotations
 
 import dataclasses
@@ -192,7 +194,7 @@ class Through(nn.Module):
 
 EMPTY_LOADER = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(X[:0], Y[:0]), batch_size=10)
 DOUBLE, NAMED = Through(lambda x: 2 * x), network(Through(lambda x: {"classes": x}))
-HALVED, RECTIFIED, SIGMOIDS = network(Through(lambda x: x / 2)), network(nn.ReLU()), network(nn.Sigmoid())
+CUBED, RECTIFIED, SIGMOIDS = network(Through(lambda x: x**3)), network(nn.ReLU()), network(nn.Sigmoid())
 NOISY, DROPPED = (network(Through(function)) for function in (lambda x: x + torch.randn_like(x), nn.functional.dropout))
 POSITIONS = nn.Sequential(nn.Unflatten(1, (2, 2)), nn.Linear(2, 3))
 NAN_TARGETS = {
@@ -235,7 +237,7 @@ BAD_RETROFITS = {
     "a dataset": ({"data": torch.utils.data.TensorDataset(X, Y)}, DataError, ["`data`", "DataLoader"]),
     "a model in a string": ({"model": "resnet18"}, BackboneError, ["`model`", "`torch.nn.Module`", "str"]),
     "no linear layer": ({"model": DOUBLE}, BackboneError, ["`model`", "ends in a linear layer", "none"]),
-    "something after it": ({"model": HALVED}, BackboneError, ["output", "linear layer", "after `2`", "`last_layer`"]),
+    "something after it": ({"model": CUBED}, BackboneError, ["output", "linear layer", "after `2`", "`last_layer`"]),
     "ReLU after it": ({"model": RECTIFIED}, BackboneError, ["output", "linear layer", "a ReLU after `2`"]),
     "several labels": (
         {"model": SIGMOIDS},

@@ -5,14 +5,15 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
 from torch import nn
 
 _lock = threading.Lock()
-_borrowed: WeakKeyDictionary[nn.Module, list[int]] = WeakKeyDictionary()
-"""For each module in use: whether it was training, and how many callers are inside."""
+_borrowed: WeakKeyDictionary[nn.Module, list[Any]] = WeakKeyDictionary()
+"""For each module in use: how many callers are inside, whether it was training, and its compiled form, if any."""
 
 
 def caller() -> int:
@@ -22,7 +23,9 @@ def caller() -> int:
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """Put the model and all its parts in eval mode inside, and each back in its own mode afterwards.
+    """Put the model and all its parts in eval mode inside, not compiled, and each back in its own mode afterwards.
+
+    What `module.compile()` has compiled does not see hooks that are added later.
 
     Several threads may be inside at once, with models that share parts; the last one to leave a part gives it its mode
     back. A part that is in eval mode already, and not because somebody is inside, has nothing to be given back.
@@ -31,20 +34,28 @@ def evaluating(model: nn.Module) -> Iterator[None]:
         yield  # nothing to give back, and a compiler cannot see through what follows
         return
     with _lock:
-        modules = [module for module in model.modules() if module.training or (_borrowed and module in _borrowed)]
+        modules = [
+            module
+            for module in model.modules()
+            if module.training or module._compiled_call_impl is not None or (_borrowed and module in _borrowed)
+        ]
         for module in modules:
-            _borrowed.setdefault(module, [int(module.training), 0])[1] += 1
+            _borrowed.setdefault(module, [0, module.training, module._compiled_call_impl])[0] += 1
             module.training = False
+            if module._compiled_call_impl is not None:
+                module._compiled_call_impl = None
     try:
         yield
     finally:
         with _lock:
             for module in modules:
-                was_training, inside = _borrowed[module]
-                _borrowed[module][1] = inside - 1
+                inside, was_training, compiled = _borrowed[module]
+                _borrowed[module][0] = inside - 1
                 if inside == 1:
                     del _borrowed[module]
-                    module.training = bool(was_training)
+                    module.training = was_training
+                    if compiled is not None:
+                        module._compiled_call_impl = compiled
 
 
 @contextmanager

@@ -33,6 +33,7 @@ from repulse._version import __version__
 from repulse.backbone.endings import Ending, is_last_layer
 from repulse.backbone.fingerprint import architecture_of, weights_of
 from repulse.backbone.forms import Form
+from repulse.backbone.places import Places
 from repulse.backbone.split import Backbone, unwrap
 from repulse.backbone.taps import Tap
 from repulse.errors import CheckpointError, expected
@@ -106,6 +107,7 @@ class _Saved:
     history: list[Epoch]
     channels_last: bool = False
     inputs: list[Form] | None = None
+    places: dict[str, Any] | None = None
     gate: dict[str, Any] | None = None
 
 
@@ -138,6 +140,7 @@ def save(contents: Contents, folder: str | Path) -> Path:
         "channels_last": backbone.channels_last,
         "taps": [dataclasses.asdict(tap) for tap in backbone.taps],
         "inputs": [dataclasses.asdict(form) for form in backbone.forms],
+        "places": backbone.places.to_dict(),
         "repulsion": contents.repulsion,
         "class_names": contents.class_names,
         "summary": None if contents.summary is None else contents.summary.to_dict(),
@@ -167,12 +170,13 @@ def save(contents: Contents, folder: str | Path) -> Path:
     return folder
 
 
-def read(folder: str | Path, model: nn.Module) -> Contents:
+def read(folder: str | Path, model: nn.Module, places: Places | None = None) -> Contents:
     """Read what `save` wrote, for the network that the heads were fitted on.
 
     Args:
         folder: what `save` was given.
         model: the same network with the same weights; it is shared, not copied, and the heads go to its device.
+        places: where things are, in place of those that were saved.
 
     Raises:
         CheckpointError: the folder is not one of `save`, is damaged, was written in another format, or its heads were
@@ -201,6 +205,7 @@ def read(folder: str | Path, model: nn.Module) -> Contents:
         heads.load_state_dict(weights, assign=True)  # of the type they had
         layers = [model.get_submodule(name) for name in ending.layers]
         forms = [Form(**_with_tuples(form)) for form in about.get("inputs") or ()]  # older ones do not say
+        places = (places or Places()).restored(about.get("places") or {})
         summary = None if about["summary"] is None else Summary.from_dict(about["summary"])
         gate = about.get("gate")
         gate = None if gate is None else (gate, _read_tensors(folder, gate, "gate"))
@@ -211,7 +216,7 @@ def read(folder: str | Path, model: nn.Module) -> Contents:
         raise CheckpointError(
             expected(str(folder / METADATA), "as `save` wrote it", f"entries that make no sense: {why}")
         ) from reason
-    backbone = Backbone(model, ending, taps, about["several"], about.get("channels_last", False), forms)
+    backbone = Backbone(model, ending, taps, about["several"], about.get("channels_last", False), forms, places)
     if not layers or not all(map(is_last_layer, layers)) or backbone.width != heads.features:
         got = f"{backbone.width if layers else 'no last layer'} from this network"
         raise CheckpointError(expected("features", f"{heads.features}, as the heads take", got))

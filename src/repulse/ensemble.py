@@ -9,12 +9,25 @@ from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from repulse import checkpoint
-from repulse.backbone.batches import as_inputs, explaining_failures, inputs_of, is_one_batch, to_device
+from repulse.backbone.batches import (
+    as_inputs,
+    describe_batch,
+    explaining_failures,
+    how_to_tensor,
+    is_one_batch,
+    map_tensors,
+    rows_are_samples,
+    size_of,
+    tensors_of,
+    to_device,
+)
 from repulse.backbone.fingerprint import fingerprint_of, weights_of
+from repulse.backbone.places import Place, Places
 from repulse.backbone.reading import bar, length_of, read_ahead, shuffles
 from repulse.backbone.split import Backbone
 from repulse.deploy import Deployed
@@ -213,7 +226,7 @@ class Ensemble(nn.Module):
             return gates.restore(self, self._gate)
         kind = sets or ("lac" if self.heads.task.class_count is not None else "normalised")
         promise = Promise(false_alarms, risk, delta, alpha, kind, by_class, tolerance)
-        gate = gates.calibrate(self, data, promise, progress)
+        gate = gates.calibrate(self, self.backbone.places.labelled(data), promise, progress)
         self._gate = gate.kept()
         return gate
 
@@ -279,15 +292,18 @@ class Ensemble(nn.Module):
         """Return a plain module that maps inputs to named tensors, for serving and for export.
 
         It checks nothing and adds no hooks when it is called: what `predict` refuses comes out as NaN. The memory of
-        weights is shared with the network and the heads.
+        weights is shared with the network and the heads. If there is a gate, its p-value and decision are among the
+        tensors.
         """
         self._check_whole("deploy")
-        return Deployed(self.backbone, self.heads)
+        gate = self.gate().deployed().to(next(self.heads.parameters()).device) if self.has_gate else None
+        return Deployed(self.backbone, self.heads, gate)
 
     def export(self, path: str | Path, example: Any = None) -> Path:
         """Write the whole ensemble, network included, as an ONNX file (needs `pip install 'repulse[onnx]'`).
 
         Outputs are those of `deploy`, such as `probs, aleatoric, epistemic, total`, and the number of samples is free.
+        What a gate promises is in the metadata of the file.
 
         Args:
             path: of the file.
@@ -299,16 +315,21 @@ class Ensemble(nn.Module):
         return export(self, path, example)
 
     def _is_one_batch(self, x: Any) -> bool:
-        return is_one_batch(x, self.backbone.several)
+        places = self.backbone.places
+        return places.is_batch(x) if places.describe_batches else is_one_batch(x, self.backbone.several)
+
+    def _inputs_of(self, batch: Any, name: str) -> Any:
+        return self.backbone.places.inputs_in(batch, name, self.backbone.several)
 
     def _parts(self, x: Any, progress: bool) -> Iterator[Prediction]:
         """Iterate over the prediction of one batch, or over those of a loader."""
         if self._is_one_batch(x):
-            yield self._predict(inputs_of(x, "x", several=self.backbone.several))
-        elif isinstance(x, Iterable):
+            yield self._predict(self._inputs_of(x, "x"))
+        elif isinstance(x, Iterable) and not isinstance(x, str | np.ndarray):
             yield from self._stream(x, progress)
         else:
-            raise DataError(expected("x", "inputs, a batch or a loader", type(x).__name__))
+            got = f"{describe_batch(x)}{how_to_tensor(x)}"
+            raise DataError(expected("x", "inputs, a batch or a loader", got))
 
     def _stream(self, loader: Iterable[Any], progress: bool) -> Iterator[Prediction]:
         some = False
@@ -318,12 +339,19 @@ class Ensemble(nn.Module):
         with closing(read_ahead(loader, next(self.heads.parameters()).device)) as read:
             for i, batch in enumerate(bar(read, "predicting", length_of(loader), progress)):
                 some, name = True, f"batch {i} of `x`"
-                yield self._predict(inputs_of(batch, name, several=self.backbone.several), name)
+                yield self._predict(self._inputs_of(batch, name), name)
         if not some:
             raise DataError(expected("x", "a loader of at least one batch", "none"))
 
     @torch.no_grad()
     def _predict(self, inputs: Any, name: str = "x") -> Prediction:
+        tensors = tensors_of(inputs)
+        for (_, value), form in zip(tensors, self.backbone.forms, strict=False):
+            if value.ndim == len(form.shape):
+                got = f"one sample of shape {tuple(value.shape)}; `x.unsqueeze(0)` is a batch of one"
+                raise DataError(expected(name, "a batch", got))
+        if tensors and rows_are_samples(inputs) and not size_of(inputs):  # what networks make of none differs
+            return self._predict(map_tensors(inputs, lambda v: v.new_ones(1, *v.shape[1:])), name)[:0]
         device = next(self.heads.parameters()).device
         positions = self.backbone.ending.positions
         with explaining_failures(inputs, name, DataError):
@@ -345,17 +373,27 @@ class Ensemble(nn.Module):
         )
 
 
-def load(folder: str | Path, model: nn.Module) -> Ensemble:
+def load(
+    folder: str | Path,
+    model: nn.Module,
+    *,
+    inputs: Place | None = None,
+    targets: Place | None = None,
+    output: Place | None = None,
+) -> Ensemble:
     """Load an ensemble that was saved, around the network it was fitted on.
 
     Args:
         folder: what `ensemble.save` was given.
         model: the same network with the same weights; it is shared, not copied, and the heads go to its device.
+        inputs: where inputs are in batches, as for `retrofit`; needed again only if it was a function.
+        targets: where targets are, likewise.
+        output: where logits are in the network's output, likewise.
 
     Raises:
         CheckpointError: the folder is not one of `save`, is damaged, was written in another format, or its heads were
-            fitted on another network.
+            fitted on another network, or with a function that is not given again.
     """
-    contents = checkpoint.read(folder, model)
+    contents = checkpoint.read(folder, model, Places(inputs, targets, output))
     about = (contents.repulsion, contents.class_names, contents.network, contents.summary, contents.gate)
     return Ensemble(contents.backbone, contents.heads, *about, kept=KeptIn(Path(folder), weights_of(contents.heads)))

@@ -23,7 +23,10 @@ from repulse.prediction import P, Prediction
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-IGNORED = (-100, -1, 255)
+UNLABELLED = -100
+"""Target of what has none, as losses of PyTorch have it."""
+
+IGNORED = (UNLABELLED, -1, 255)
 """Targets of positions that take no part: in PyTorch, in many data sets, and in images of labels."""
 
 

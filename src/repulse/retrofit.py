@@ -16,8 +16,9 @@ from torch.utils.data import Dataset
 from tqdm import tqdm
 
 from repulse._modes import without_autocast
-from repulse.backbone.batches import explaining_failures, first_samples, to_device, training_batch
+from repulse.backbone.batches import Custom, explaining_failures, first_samples, to_device, training_batch
 from repulse.backbone.features import Features, compute_features
+from repulse.backbone.places import Place, Places
 from repulse.backbone.position_features import ROWS, compute_position_features
 from repulse.backbone.ranks import Ranks, is_first
 from repulse.backbone.reading import first_batch
@@ -35,7 +36,7 @@ from repulse.errors import (
 from repulse.kept import KeptFeatures
 from repulse.multilabel_prediction import check_labels
 from repulse.particles.tasks.task import target_hint
-from repulse.position_prediction import is_known
+from repulse.position_prediction import UNLABELLED, is_known
 from repulse.recipe import Recipe, check_recipe
 from repulse.repulsion import Choice, FeatureSource, Source, choose
 from repulse.repulsion.source import sample_inputs
@@ -57,6 +58,9 @@ def retrofit(
     cache: str | Path | None = None,
     cache_dtype: torch.dtype | None = None,
     class_names: Sequence[str] | None = None,
+    inputs: Place | None = None,
+    targets: Place | None = None,
+    output: Place | None = None,
     device: torch.device | str | None = None,
     progress: bool = True,
 ) -> Ensemble:
@@ -72,10 +76,11 @@ def retrofit(
         model: a trained network that ends in a linear layer (or a 1x1 convolution), with or without a softmax after it;
             one output per input, or one at every position (pixels, tokens), interpolated or not.
         data: batches of `(inputs, targets)`, or mappings that hold `labels`; read from its start two or three times.
-            Inputs are a tensor, a mapping of tensors or a tuple of several. Targets are classes `(B,)` or probabilities
-            of classes `(B, K)`; for `Recipe(task="multilabel")` 0 or 1 for each label `(B, K)`, NaN where unknown; for
-            `Recipe(task="regression")` numbers `(B,)` or, of several targets, `(B, D)`. For an output at every position
-            they are classes at every position, with -100, -1 or 255 where they take no part.
+            Inputs are a tensor, a mapping of tensors or a tuple of several. Targets are classes `(B,)`, -100 where
+            there is none, or probabilities of classes `(B, K)`; for `Recipe(task="multilabel")` 0 or 1 for each label
+            `(B, K)`, NaN where unknown; for `Recipe(task="regression")` numbers `(B,)` or, of several targets,
+            `(B, D)`. For an output at every position they are classes at every position, with -100, -1 or 255 where
+            they take no part.
         validation: batches like those of `data` that the network was not trained on. They decide how much of a
             prediction is the network's, at which temperature, and how much noise a regression has; without them the
             network's own probabilities are kept, overconfident as they may be.
@@ -92,6 +97,11 @@ def retrofit(
         cache_dtype: `torch.float16` (or `bfloat16`) to keep them there in half the space; as they are, if not given.
         class_names: names of the classes, saved with the ensemble. If not given, those that the model or the data set
             knows.
+        inputs: where the network's inputs are in a batch that is not `(inputs, targets)` or a mapping with `labels`: a
+            key (or the name of an attribute), an index, several of either, or a function of the batch. What a function
+            returns may be of any kind that the model takes.
+        targets: where the targets are in a batch, likewise.
+        output: where the logits are in what the model returns, likewise: a key, an index or a function.
         device: where to run; the model is moved there. If not given it stays, and inputs go to its first parameter.
         progress: show bars, and say what was found and chosen.
     """
@@ -105,21 +115,23 @@ def retrofit(
     if not isinstance(model, nn.Module):
         raise BackboneError(expected("model", "a `torch.nn.Module`", type(model).__name__))
     model = unwrap(model)
-    inputs, target = training_batch(_first("data", data, recipe), 0)
+    places = Places(inputs, targets, output)
+    data, first, target = _opened("data", data, places, recipe)
     place = _placed(model, device)
-    inputs = to_device(inputs, place)
-    with explaining_failures(inputs, "batch 0 of `data`", DataError):
-        backbone = split(model, inputs, layers=recipe.layers, last_layer=last_layer)
+    first = to_device(first, place)
+    with explaining_failures(first, "batch 0 of `data`", DataError):
+        backbone = split(model, first, layers=recipe.layers, last_layer=last_layer, places=places)
     single = recipe.task == "classification" and backbone.outputs == 1
     _check_activation(backbone, recipe)
     _check_first("targets", target, backbone, recipe)
     if backbone.ending.positions:
         _check_positions(backbone, recipe, cache)
     if validation is not None:
-        _, target = training_batch(_first("validation", validation, recipe), 0, "validation")
+        validation, _, target = _opened("validation", validation, places, recipe)
         _check_first("the targets of `validation`", target, backbone, recipe)
     names = _class_names(class_names, model, data, 2 if single else backbone.outputs, recipe)
-    source, choice = _resolve(repulsion, inputs, backbone, recipe)
+    _check_custom(first, repulsion, cache)
+    source, choice = _resolve(repulsion, first, backbone, recipe)
     if progress and is_first():
         _say(backbone, choice)
     positions = bool(backbone.ending.positions)
@@ -137,14 +149,14 @@ def retrofit(
         progress=progress,
         **where,
     )
-    held_out = None
+    features, held_out = _labelled(features, recipe), None
     if validation is not None:
         common: dict[str, Any] = {"device": place, "progress": progress, "name": "validation"}
         if positions:
             found = compute_position_features(backbone, validation, None, rows=ROWS // 2, balanced=False, **common)
         else:
             folder = None if cache is None else Path(cache) / "validation"
-            found = compute_features(backbone, validation, None, cache=folder, **common)
+            found = _labelled(compute_features(backbone, validation, None, cache=folder, **common), recipe)
         held_out = found.train.float(), _targets("the targets of `validation`", found, single)
     kept = KeptFeatures(features.train, _targets("targets", features, single), features.repulsion, *(held_out or ()))
     fit = partial(kept.fit, backbone, recipe, progress=progress and is_first())
@@ -155,7 +167,8 @@ def retrofit(
     return Ensemble(backbone, heads, words, names, summary=summary, kept=kept)
 
 
-def _first(name: str, data: Iterable[Any], recipe: Recipe) -> Any:
+def _opened(name: str, data: Iterable[Any], places: Places, recipe: Recipe) -> tuple[Iterable[Any], Any, Tensor]:
+    """Return labelled data as batches of a known form, and inputs and targets of the first one."""
     if hasattr(data, "train_dataloader"):
         loader = "val_dataloader" if name == "validation" else "train_dataloader"
         got = f"a {type(data).__name__}; call its `setup('fit')` and pass its `{loader}()`"
@@ -165,7 +178,8 @@ def _first(name: str, data: Iterable[Any], recipe: Recipe) -> Any:
         raise DataError(expected(name, "batches of (inputs, targets)", got))
     if isinstance(data, Iterator):
         raise DataError(expected(name, "batches that can be read twice, such as a list or a loader", "an iterator"))
-    return first_batch(data, recipe.seed, name)
+    data = places.for_fit(data)
+    return data, *training_batch(first_batch(data, recipe.seed, name), 0, name)
 
 
 def _check_activation(backbone: Backbone, recipe: Recipe) -> None:
@@ -184,6 +198,15 @@ def _check_positions(backbone: Backbone, recipe: Recipe, cache: str | Path | Non
     if cache is not None:
         got = "a folder; positions are sampled in one pass, which is not kept"
         raise DataError(expected("cache", "None for outputs at every position", got))
+
+
+def _check_custom(inputs: Any, repulsion: Any, cache: str | Path | None) -> None:
+    """Refuse what needs to look into inputs of a form that only the network knows."""
+    if isinstance(inputs, Custom) and cache is not None:
+        raise DataError(expected("cache", "None for inputs that are not tensors", "a folder; how would it tell them?"))
+    if isinstance(inputs, Custom) and isinstance(repulsion, Source) and repulsion.feature_share < 1:
+        wanted = "'auto', None, a loader or features, for inputs that are not tensors"
+        raise RepulsionError(expected("repulsion", wanted, repulsion))
 
 
 def _check_first(name: str, target: Tensor, backbone: Backbone, recipe: Recipe) -> None:
@@ -224,9 +247,19 @@ def _check_classes(name: str, target: Tensor, outputs: int) -> None:
     if target.ndim != 1 or target.is_floating_point() or target.dtype == torch.bool or target.is_complex():
         got = f"{target.dtype} of shape {tuple(target.shape)}"
         raise DataError(expected(name, f"integer class indices, one for each sample{target_hint(target)}", got))
-    if int(target.min()) < 0 or int(target.max()) >= outputs:
+    target = target[target != UNLABELLED]
+    if len(target) and (int(target.min()) < 0 or int(target.max()) >= outputs):
         got = f"values from {int(target.min())} to {int(target.max())} in the first batch"
         raise DataError(expected(name, f"between 0 and {outputs - 1}", got))
+
+
+def _labelled(features: Features, recipe: Recipe) -> Features:
+    """Leave out rows of no class, as losses of PyTorch do: the nodes of a graph, say, that nobody has labelled."""
+    targets = features.targets
+    known = targets != UNLABELLED
+    if recipe.task != "classification" or targets.ndim != 1 or bool(known.all()):
+        return features
+    return Features(features.train[known.to(features.train.device)], targets[known], features.repulsion)
 
 
 def _targets(name: str, features: Features, single: bool) -> Tensor:
@@ -284,6 +317,7 @@ def _resolve(
         with explaining_failures(samples, f"samples of {repulsion}", RepulsionError), torch.no_grad():
             backbone(first_samples(samples, 2))
     given = repulsion is not None and not isinstance(repulsion, Source | FeatureSource | Tensor)
+    repulsion = backbone.places.unlabelled(repulsion) if given else repulsion
     if not given or not recipe.synthetic_share:
         return repulsion, None
     with torch.no_grad():

@@ -1,5 +1,7 @@
 """Where the last layer is, and what has none."""
 
+# pyright: reportCallIssue=false, reportOperatorIssue=false
+
 from __future__ import annotations
 
 import warnings
@@ -104,7 +106,7 @@ REFUSED = {
         ["something else after `2`"],
     ),
     "no linear layer": (lambda: nn.Sequential(nn.Conv2d(3, 5, 3), *POOLED), images(), ["linear layer", "ran none"]),
-    "temperature": (lambda: perceptron(5, Does(lambda z: z / 2)), normal(6, 4), ["a factor of 0.5 after `2`"]),
+    "a cube": (lambda: perceptron(5, Does(lambda z: z**3)), normal(6, 4), ["something else after `2`"]),
     "one class left out": (lambda: perceptron(5, Does(lambda z: z[:, 1:])), normal(6, 4), ["5 outputs", "(6, 4)"]),
     "noise": (
         lambda: perceptron(5, Does(lambda z: z + torch.randn_like(z))),

@@ -184,8 +184,8 @@ def test_history_tells_what_happened(data):
 
 
 def test_unset_epochs_mean_two_thousand_steps_and_three_passes_at_least(data):
-    assert len(fit_heads(*data, Recipe(heads=2), progress=False).history) == 500  # 4 steps an epoch
-    assert len(fit_heads(*data, Recipe(heads=2, batch_size=1), progress=False).history) == 4  # 600 steps an epoch
+    assert len(fit_heads(*data, Recipe(heads=2), progress=False).history) == 100  # 4 steps a pass, 20 an epoch
+    assert len(fit_heads(*data, Recipe(heads=2, batch_size=1), progress=False).history) == 4  # 600 steps a pass
 
 
 def test_named_recipes_are_the_papers_variants():

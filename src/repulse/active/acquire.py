@@ -200,7 +200,9 @@ def _batches(ensemble: Any, pool: Any, batch_size: int) -> Iterator[Any]:
         pool = DataLoader(pool, batch_size=batch_size)
     if shuffles(pool):
         raise DataError(expected("pool", "in a fixed order, so that indices mean something", "a shuffling loader"))
-    several = ensemble.backbone.several if isinstance(ensemble, Ensemble) else None
+    several = None
+    if isinstance(ensemble, Ensemble):
+        several, pool = ensemble.backbone.several, ensemble.backbone.places.unlabelled(pool)
     batches = input_batches([pool] if isinstance(pool, Mapping) else pool, "pool", several)  # a mapping is one batch
     return (inputs for inputs, _ in limit_batch_size(((inputs, None) for inputs in batches), batch_size))
 

@@ -109,7 +109,9 @@ class _Made:
 
 
 def _features(ensemble: Ensemble, data: Iterable[Any], progress: bool) -> tuple[Tensor, Tensor]:
-    found = compute_features(ensemble.backbone, data, None, device=_device(ensemble), progress=progress)
+    found = compute_features(
+        ensemble.backbone, ensemble.backbone.places.for_fit(data), None, device=_device(ensemble), progress=progress
+    )
     targets = found.targets
     if targets.shape[1:] == (1,):
         targets = targets.squeeze(1)
@@ -122,8 +124,8 @@ def _features(ensemble: Ensemble, data: Iterable[Any], progress: bool) -> tuple[
 
 def _foreign_features(ensemble: Ensemble, foreign: Iterable[Any] | Tensor, progress: bool) -> Tensor:
     """Compute features of inputs without targets; these go in as targets that nobody looks at."""
-    parts = [foreign] if isinstance(foreign, Tensor) else foreign
     backbone, device = ensemble.backbone, _device(ensemble)
+    parts = [foreign] if isinstance(foreign, Tensor) else backbone.places.unlabelled(foreign)
     found = compute_features(
         backbone, _unlabelled(parts, backbone.several), None, device=device, progress=progress, name="foreign"
     )

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -20,6 +21,17 @@ from repulse.errors import BackboneError, DataError, expected
 
 TARGETS = ("labels", "label", "targets", "target")
 """Names under which a mapping holds its targets; the model never sees them."""
+
+
+class Custom:
+    """Inputs of a form that is the network's own business: they go to it as they are, and are never cut.
+
+    Inputs of a known form may be marked with it too; then nobody looks for them in a batch again.
+    """
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
 
 FORMS = "a tensor, a mapping of tensors, or a tuple that starts with one"
 
@@ -36,6 +48,8 @@ def inputs_of(
         several: number of tensors that the model takes as separate arguments; that many of them are all inputs.
     """
     inputs = batch
+    if isinstance(batch, Custom):
+        return batch
     if isinstance(batch, tuple | list) and batch and not are_separate_inputs(batch, several):
         inputs = batch[0]
     if isinstance(inputs, Mapping):
@@ -43,7 +57,7 @@ def inputs_of(
     elif isinstance(inputs, list):
         inputs = tuple(inputs)
     if not _has_tensor(inputs):
-        raise error(expected(name, FORMS, describe_batch(batch)))
+        raise error(expected(name, FORMS, describe_batch(batch) + how_to_tensor(inputs)))
     return inputs
 
 
@@ -64,7 +78,7 @@ def inputs_and_targets(batch: Any, name: str) -> tuple[Any, Tensor]:
         raise DataError(expected(name, "a batch; a `DataLoader` puts samples together", "one sample"))
     inputs = inputs_of(batch, name)
     size = size_of(inputs)
-    if targets.shape[:1] != (size,):
+    if rows_are_samples(inputs) and targets.shape[:1] != (size,):
         raise DataError(expected(f"the targets of {name}", f"{size}, one per input", f"shape {tuple(targets.shape)}"))
     return inputs, targets
 
@@ -115,7 +129,7 @@ def input_batches(samples: Any, name: str, several: int | None = None) -> Iterat
     count = 0
     for batch in batches:
         inputs = inputs_of(batch, f"each batch of `{name}`", several=several)
-        count += size_of(inputs)
+        count += 1 if isinstance(inputs, Custom) else size_of(inputs)
         yield inputs
     if not count:
         raise DataError(expected(name, "at least one sample", "none"))
@@ -125,6 +139,9 @@ def limit_batch_size(batches: Iterable[tuple[Any, Any]], size: int) -> Iterator[
     """Cut batches of inputs and targets (or None) into batches of at most `size` samples."""
     for inputs, targets in batches:
         whole = size_of(inputs)
+        if not rows_are_samples(inputs):
+            yield inputs, targets
+            continue
 
         def part(value: Any, start: int, whole: int = whole) -> Any:
             if isinstance(value, Mapping):
@@ -138,7 +155,7 @@ def limit_batch_size(batches: Iterable[tuple[Any, Any]], size: int) -> Iterator[
 
 def is_one_batch(x: Any, several: int | None) -> bool:
     """Check whether something is one batch (inputs, or inputs and targets) rather than a loader or list of batches."""
-    if isinstance(x, Tensor | Mapping):
+    if isinstance(x, Tensor | Mapping | Custom):
         return True
     if not isinstance(x, tuple | list) or not x:
         return False
@@ -170,6 +187,8 @@ def are_separate_inputs(batch: Any, several: int | None) -> bool:
 
 def tensors_of(inputs: Any) -> list[tuple[str, Tensor]]:
     """Return all tensors of some inputs, with a name for each."""
+    if isinstance(inputs, Custom):
+        inputs = inputs.value if isinstance(inputs.value, Tensor | Mapping | tuple) else ()
     if isinstance(inputs, Tensor):
         return [("", inputs)]
     items = inputs.items() if isinstance(inputs, Mapping) else enumerate(inputs)
@@ -181,13 +200,25 @@ def size_of(inputs: Any) -> int:
     return next((len(value) for _, value in tensors_of(inputs) if value.ndim), 0)
 
 
+def rows_are_samples(inputs: Any) -> bool:
+    """Check whether all tensors have one row per sample; those of a graph, or of an unknown form, do not."""
+    lengths = {len(value) for _, value in tensors_of(inputs) if value.ndim}
+    return len(lengths) == 1 and not isinstance(inputs, Custom)
+
+
 def to_device(inputs: Any, device: torch.device) -> Any:
     """Copy inputs to a device."""
+    if isinstance(inputs, Custom):
+        known = isinstance(inputs.value, Tensor | Mapping | tuple)
+        moved = to_device(inputs.value, device) if known else inputs.value
+        return Custom(moved.to(device) if hasattr(moved, "to") and not known else moved)
     return map_tensors(inputs, lambda value: value.to(device, non_blocking=device.type == "cuda"))
 
 
 def first_samples(inputs: Any, size: int) -> Any:
-    """Return the first few samples of some inputs."""
+    """Return the first few samples of some inputs; all of them, if their rows are no samples."""
+    if isinstance(inputs, Custom):
+        return inputs
     whole = size_of(inputs)
     return map_tensors(inputs, lambda value: value[:size] if value.ndim and len(value) == whole else value)
 
@@ -206,6 +237,8 @@ def call(model: nn.Module, inputs: Any) -> Any:
     """Feed inputs to a model: a tensor as such, a mapping as keywords, a tuple as several arguments."""
     if isinstance(inputs, Tensor):
         return model(inputs)
+    if isinstance(inputs, Custom):
+        return model(inputs.value)
     return model(**inputs) if isinstance(inputs, Mapping) else model(*inputs)
 
 
@@ -215,6 +248,8 @@ def as_inputs(model: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]) 
         bound = inspect.signature(model.forward).bind(*inputs, **named)
         named = {key: value for key, value in bound.arguments.items() if key in bound.signature.parameters}
     x = named if named else inputs[0] if len(inputs) == 1 else inputs
+    if not isinstance(x, Tensor | Mapping | tuple | list):
+        return Custom(x)
     return inputs_of(x, "x") if isinstance(x, Mapping) else x
 
 
@@ -261,6 +296,8 @@ def explaining_failures(inputs: Any, name: str, error: type[DataError]) -> Itera
 
 def map_tensors(inputs: Any, function: Callable[[Tensor], Tensor]) -> Any:
     """Replace each tensor of some inputs."""
+    if isinstance(inputs, Custom):
+        return inputs
     if isinstance(inputs, Tensor):
         return function(inputs)
     if isinstance(inputs, Mapping):
@@ -275,11 +312,22 @@ def _is_split_tensor(parts: tuple[Any, ...]) -> bool:
 
 
 def _has_tensor(inputs: Any) -> bool:
-    return isinstance(inputs, Tensor) or (isinstance(inputs, Mapping | tuple) and bool(tensors_of(inputs)))
+    return isinstance(inputs, Tensor | Custom) or (isinstance(inputs, Mapping | tuple) and bool(tensors_of(inputs)))
+
+
+def how_to_tensor(value: Any) -> str:
+    """Say how to make a tensor of what people often have instead; an empty text for other things."""
+    value = value[0] if isinstance(value, tuple | list) and value else value
+    if isinstance(value, np.ndarray):
+        return "; `torch.from_numpy(x)` makes a tensor of an array"
+    if type(value).__module__.startswith("PIL."):
+        return "; the transform that the network was trained with makes tensors of pictures"
+    return "; a tokenizer makes tensors of texts" if isinstance(value, str) else ""
 
 
 def describe_batch(batch: Any) -> str:
     """Describe the form of a batch in words."""
+    batch = batch.value if isinstance(batch, Custom) else batch
     if isinstance(batch, Tensor):
         return f"a tensor of shape {tuple(batch.shape)}"
     if isinstance(batch, Mapping):

@@ -10,6 +10,7 @@ interpolated, so have the heads.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -22,6 +23,12 @@ from repulse.errors import BackboneError, expected
 
 POOLINGS = ("none", "mean", "one")
 ACTIVATIONS = ("none", "log_softmax", "softmax", "sigmoid")
+BY_HAND = (
+    "if it multiplies by weights in its own code, or takes a cosine product, let an `nn.Linear` hold these weights (of "
+    "a cosine product the normalised ones times the scale, on normalised features), or name another with `last_layer`"
+)
+"""What to do about a last layer that is no module."""
+
 Call = tuple[Tensor, Tensor]
 """What went into a layer, and what came out."""
 
@@ -39,6 +46,7 @@ class Ending:
         positions: where classes are if there is an output at every position: "channels_first" `(B, K, H, W)` or
             "channels_last" `(B, T, K)`; empty if there is one output per input.
         resize: how outputs at positions are interpolated: "nearest", "linear", "linear_aligned"; empty if they are not.
+        factor: what the network multiplies the output of the layer by, such as one over a temperature.
     """
 
     layers: tuple[str, ...]
@@ -47,6 +55,7 @@ class Ending:
     flat: bool = False
     positions: str = ""
     resize: str = ""
+    factor: float = 1.0
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "layers", tuple(self.layers))
@@ -65,6 +74,8 @@ class Ending:
             words.append("applied at every position" + (" and interpolated" if self.resize else ""))
         if len(self.layers) > 1:
             words.append("which are averaged")
+        if self.factor != 1:
+            words.append(f"times {self.factor:.3g}")
         if self.activation != "none":
             words.append(f"followed by a {self.activation.replace('_', '-')}, which the heads take the place of too")
         return " and ".join(words)
@@ -131,6 +142,16 @@ def activate(activation: str, logits: Tensor) -> Tensor:
     return logits.sigmoid() if activation == "sigmoid" else logits
 
 
+def factor_between(activation: str, outputs: Float[Tensor, "B K"], logits: Float[Tensor, "B K"]) -> float:
+    """Return the factor on the output of a layer, by least squares, that explains the network's output best."""
+    inverse = {"softmax": torch.log, "sigmoid": torch.logit}.get(activation, Tensor.float)
+    wanted, given = inverse(logits.double()), outputs.double()
+    if "softmax" in activation:  # known up to a constant per row
+        wanted, given = (part - part.mean(dim=1, keepdim=True) for part in (wanted, given))
+    factor = float((wanted * given).sum() / given.square().sum())
+    return factor if math.isfinite(factor) and factor > 0 else 1.0
+
+
 def recognise(names: Sequence[str], layers: Sequence[nn.Module], ran: Sequence[Call], logits: Tensor) -> Ending | None:
     """Find how the network's `logits` follow from the inputs and outputs of a layer (or of two); None if they do not.
 
@@ -149,8 +170,9 @@ def recognise(names: Sequence[str], layers: Sequence[nn.Module], ran: Sequence[C
     activations = ("none", "sigmoid") if z.shape[-1] == 1 else ("none", "log_softmax", "softmax", "sigmoid")
     for activation in activations:
         if z.shape[1] == 1:
-            if nearly_equal(activate(activation, z[:, 0]), flat):
-                return Ending(names, "none", activation, logits.ndim == 1)
+            for factor in (1.0, factor_between(activation, z[:, 0], flat)):
+                if nearly_equal(activate(activation, factor * z[:, 0]), flat):
+                    return Ending(names, "none", activation, logits.ndim == 1, factor=factor)
             continue
         if nearly_equal(activate(activation, z.mean(dim=1)), flat):
             return Ending(names, "mean", activation, logits.ndim == 1)
@@ -223,14 +245,16 @@ def _describe_rest(outputs: Float[Tensor, "B P K"], logits: Tensor) -> str:
         for words, value in (("a ReLU", z.relu()), ("one sigmoid an output", z.sigmoid()), ("a tanh", z.tanh())):
             if nearly_equal(value, flat):
                 return words
-        if nearly_equal(z * (flat / z).median(), flat):
-            return f"a factor of {float((flat / z).median()):.3g}"
     return "something else"
 
 
-def refusal(ran: Sequence[tuple[str, nn.Module, Call]], logits: Tensor, wanted: str | None) -> BackboneError:
+def refusal(
+    model: nn.Module, ran: Sequence[tuple[str, nn.Module, Call]], logits: Tensor, wanted: str | None
+) -> BackboneError:
     """Return the error that says why a network is refused: what was found, and what to do."""
     shape = tuple(logits.shape)
+    if what := special_layers(model):
+        return BackboneError(expected("the model's output", "that of a linear layer, or its softmax", what))
     if logits.ndim > 2 and logits.numel() > len(logits) * logits.shape[1]:
         return BackboneError(
             expected(
@@ -241,7 +265,7 @@ def refusal(ran: Sequence[tuple[str, nn.Module, Call]], logits: Tensor, wanted: 
             )
         )
     if not ran:
-        found = "one that ran none" if wanted is None else f"a pass that did not run `{wanted}`"
+        found = f"one that ran none; {BY_HAND}" if wanted is None else f"a pass that did not run `{wanted}`"
         return BackboneError(expected("model", "a network that ends in a linear layer", found))
     if not bool(torch.isfinite(logits).all()):
         return BackboneError(expected("the model's output", "finite", "NaN or infinite values"))
@@ -253,7 +277,19 @@ def refusal(ran: Sequence[tuple[str, nn.Module, Call]], logits: Tensor, wanted: 
         got = f"{_describe_rest(flatten_positions(outputs, layer), logits)} after `{name}`, the last one to run"
     hint = "name another with `last_layer`" if wanted is None else "leave out `last_layer` to have it found"
     hint = f"; let the model return the logits of that layer, or {hint}"
+    if wanted is None and logits.numel() != len(logits) * size:
+        hint = f"; {BY_HAND}"
     return BackboneError(expected("the model's output", "that of a linear layer, or its softmax", got + hint))
+
+
+def special_layers(model: nn.Module) -> str | None:
+    """Say what to do about layers that compute something else than their weights say; None if there are none."""
+    for name, module in model.named_modules():
+        if "quantized" in type(module).__module__ or "quant" in type(module).__name__.lower():
+            return f"quantised layers (`{name}`); retrofit the network first, or leave its last layer in floating point"
+        if any("lora" in key.lower() for key in (*module._parameters, *module._modules)):
+            return f"an adapter beside `{name}`; merge it into the layer first (`merge_and_unload()` of peft does)"
+    return None
 
 
 def nearly_equal(a: Tensor, b: Tensor) -> bool:

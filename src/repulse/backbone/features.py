@@ -182,11 +182,11 @@ def _training_pass(
     batches = stack.enter_context(closing(passes(data, plan.augmentations, plan.seed, plan.device)))
     for i, batch in enumerate(bar(batches, "features", total, plan.progress)):
         inputs, target = training_batch(batch, i, plan.name)
-        size = size_of(inputs)
+        size = len(target)
         sizes.append(size)
         key = "" if plan.cache is None else fast_digest_of(inputs, target)
         if not train.complete and not train.covers(key):
-            work = partial(_features, plan, plan.backbone.run, inputs, f"batch {i} of `{plan.name}`", DataError)
+            work = partial(_labelled_features, plan, inputs, size, f"batch {i} of `{plan.name}`")
             plan.ranks.share(i, train, key, work, size, target.to(plan.device))
         if source is not None and made is not None and not made.complete:
             rows = made.rows + plan.ranks.waiting(made)
@@ -347,6 +347,14 @@ def _features(
         wanted = f"at most {torch.finfo(plan.kept).max:g} in size for `cache_dtype={plan.kept}`"
         raise error(expected(f"the features of {name}", wanted, f"up to {float(features.abs().amax()):.4g}"))
     return half
+
+
+def _labelled_features(plan: _Extraction, inputs: Any, size: int, name: str) -> Tensor:
+    """Compute features of one batch of training data, as many rows as it has targets."""
+    features = _features(plan, plan.backbone.run, inputs, name, DataError)
+    if len(features) != size:
+        raise DataError(expected(f"the targets of {name}", f"{len(features)}, one per output of the network", size))
+    return features
 
 
 def _source_features(plan: _Extraction, source: Source, inputs: Any, i: int, times: int) -> Tensor:

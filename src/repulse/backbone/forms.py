@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from repulse.backbone.batches import size_of, tensors_of
+from repulse.backbone.batches import Custom, size_of, tensors_of
 
 
 @dataclass(frozen=True)
@@ -33,6 +33,8 @@ class Form:
 
 def forms_of(inputs: Any) -> tuple[Form, ...]:
     """Return the forms of some inputs; none if there is more to them than tensors with a row for each sample."""
+    if isinstance(inputs, Custom):
+        return ()
     tensors, size = tensors_of(inputs), size_of(inputs)
     whole = 1 if isinstance(inputs, Tensor) else len(inputs)
     if len(tensors) < whole or any(value.shape[:1] != (size,) for _, value in tensors):

@@ -19,6 +19,7 @@ from repulse.backbone.batches import (
     logits_of,
     map_tensors,
     mask_of,
+    rows_are_samples,
     size_of,
 )
 from repulse.backbone.endings import (
@@ -33,12 +34,14 @@ from repulse.backbone.endings import (
     output_follows,
     pool,
     refusal,
+    special_layers,
     weights_of,
     with_channels_first,
 )
 from repulse.backbone.forms import Form, forms_of
 from repulse.backbone.maps import Ran
 from repulse.backbone.memory_format import prefers_channels_last
+from repulse.backbone.places import Places
 from repulse.backbone.positions import FeatureMap, at_size, interpolated
 from repulse.backbone.tap_choice import (
     MAX_COLUMNS,
@@ -70,6 +73,7 @@ class Backbone(nn.Module):
         several: how many tensors the network takes side by side, or None if it takes one, or names.
         channels_last: whether `run` hands images over with their channels last in memory (see `memory_format`).
         forms: name, shape and type of each of its inputs, as far as they are known.
+        places: where inputs and targets are in batches, and logits in outputs.
     """
 
     def __init__(
@@ -80,6 +84,7 @@ class Backbone(nn.Module):
         several: int | None = None,
         channels_last: bool = False,
         forms: Sequence[Form] = (),
+        places: Places | None = None,
     ) -> None:
         super().__init__()
         self.model = model
@@ -88,11 +93,13 @@ class Backbone(nn.Module):
         self.several = several
         self.channels_last = channels_last
         self.forms = tuple(forms)
+        self.places = places or Places()
 
     @property
     def weights(self) -> tuple[Tensor, Tensor]:
         """Weight and bias of the last layer."""
-        return weights_of(*map(self.model.get_submodule, self.ending.layers))
+        weight, bias = weights_of(*map(self.model.get_submodule, self.ending.layers))
+        return self.ending.factor * weight, self.ending.factor * bias
 
     @property
     def outputs(self) -> int:
@@ -111,7 +118,7 @@ class Backbone(nn.Module):
 
     def with_taps(self, taps: Sequence[Tap]) -> Backbone:
         """Return the same network with other taps."""
-        return Backbone(self.model, self.ending, taps, self.several, self.channels_last, self.forms)
+        return Backbone(self.model, self.ending, taps, self.several, self.channels_last, self.forms, self.places)
 
     @torch.no_grad()
     def axes(self, x: Any) -> int:
@@ -212,7 +219,7 @@ class Backbone(nn.Module):
             for tap, module in tapped:
                 hooks.append(module.register_forward_hook(at_tap(tap)))
             with evaluating(self.model):
-                logits = logits_of(call(self.model, x))
+                logits = logits_of(self.places.logits_in(call(self.model, x)))
         finally:
             for hook in hooks:
                 hook.remove()
@@ -236,7 +243,12 @@ class Backbone(nn.Module):
 
 
 def split(
-    model: nn.Module, batch: Any, *, layers: str | Sequence[str] = "last", last_layer: str | None = None
+    model: nn.Module,
+    batch: Any,
+    *,
+    layers: str | Sequence[str] = "last",
+    last_layer: str | None = None,
+    places: Places | None = None,
 ) -> Backbone:
     """Find the layer that produces the network's output, by running one batch, and check that it does.
 
@@ -246,12 +258,15 @@ def split(
         batch: inputs on the model's device, in any form the model takes.
         layers: "last" for the penultimate features alone, "auto" to tap earlier stages as well, or names of modules.
         last_layer: name of the last layer, if it should not be found.
+        places: where logits are in the output, if not in a place that is known.
 
     Raises:
         BackboneError: no linear layer computes the output, or the model is not a function of its input.
     """
     model = unwrap(model)
-    few = first_samples(batch, PROBE_SAMPLES)
+    places = places or Places()
+    samples = rows_are_samples(batch) and _takes_few(model, batch)
+    few = first_samples(batch, PROBE_SAMPLES) if samples else batch
     names = dict(model.named_modules())
     if last_layer is not None and not isinstance(last_layer, str):
         got = f"a {type(last_layer).__name__}"
@@ -282,23 +297,23 @@ def split(
         return hook
 
     sizes: list[tuple[str, int]] = []
-    logits = _watched(model, names, watch, few)
-    size = size_of(few)
+    logits = _watched(model, names, watch, few, places)
+    size = size_of(few) if samples or not logits.ndim else len(logits)
     if logits.ndim == 0 or len(logits) != size:
         got = f"shape {tuple(logits.shape)}"
         raise BackboneError(expected("model(batch)", f"one output for each of {size} inputs", got))
-    fewer = first_samples(few, max(size - 1, 1))
-    again = _watched(model, names, watch_size, fewer)
-    _check_repeats(logits, again)
-    if len(sizes) == len(ran):  # samples come first in what gives fewer for fewer inputs
+    fewer = first_samples(few, max(size - 1, 1)) if samples else few
+    again = _watched(model, names, watch_size, fewer, places)
+    _check_repeats(model, logits, again)
+    if samples and len(sizes) == len(ran):  # samples come first in what gives fewer for fewer inputs
         ran = [r for r, (_, n) in zip(ran, sizes, strict=True) if r.left[0] == size and n == size_of(fewer)]
     else:
         ran = [r for r in ran if r.left[0] == size]
     ending = find_ending(ends, logits)
     if ending is None:
-        raise refusal(ends, logits, last_layer)
+        raise refusal(model, ends, logits, last_layer)
     several = len(few) if isinstance(few, tuple) and len(few) > 1 else None
-    backbone = Backbone(model, ending, several=several, forms=forms_of(few))
+    backbone = Backbone(model, ending, several=several, forms=forms_of(few) if samples else (), places=places)
     with torch.no_grad():
         backbone(few)  # which checks that the layer does not run again after it made the output
     backbone = _with_taps(backbone, few, layers, ran)
@@ -374,7 +389,20 @@ def _same(a: Tensor, b: Tensor) -> bool:
 
 
 @torch.no_grad()
-def _watched(model: nn.Module, names: dict[str, nn.Module], watch: Callable[..., Any], inputs: Any) -> Tensor:
+def _takes_few(model: nn.Module, batch: Any) -> bool:
+    """Check whether a network takes some rows without the others; the nodes of a graph it does not."""
+    try:
+        with evaluating(model):
+            call(model, first_samples(batch, 2))
+    except (RuntimeError, IndexError, ValueError, TypeError):  # who takes none of it says so when it gets all
+        return False
+    return True
+
+
+@torch.no_grad()
+def _watched(
+    model: nn.Module, names: dict[str, nn.Module], watch: Callable[..., Any], inputs: Any, places: Places
+) -> Tensor:
     """Run a batch with a hook on every module, for this thread alone, and return the logits."""
     me = caller()
     hooks = []
@@ -387,17 +415,18 @@ def _watched(model: nn.Module, names: dict[str, nn.Module], watch: Callable[...,
             if not isinstance(module, torch.jit.ScriptModule):  # which takes no hooks
                 hooks.append(module.register_forward_hook(mine(watch(name, module))))
         with evaluating(model):
-            return logits_of(call(model, inputs))
+            return logits_of(places.logits_in(call(model, inputs)))
     finally:
         for hook in hooks:
             hook.remove()
 
 
-def _check_repeats(logits: Tensor, again: Tensor) -> None:
+def _check_repeats(model: nn.Module, logits: Tensor, again: Tensor) -> None:
     """Refuse a model that is not a function of each input: nothing it says could be stored."""
     same = again.shape[1:] == logits.shape[1:] and again.ndim > 0
     if not same or not torch.allclose(again, logits[: len(again)], rtol=1e-3, atol=1e-4, equal_nan=True):
-        got = "different outputs in two passes in eval mode; look for randomness, or inputs that see each other"
+        got = special_layers(model)
+        got = got or "different outputs in two passes in eval mode; look for randomness, or inputs that see each other"
         raise BackboneError(expected("model", "one that returns the same output for the same input", got))
 
 

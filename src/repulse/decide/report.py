@@ -73,6 +73,7 @@ class _Seen:
 def report(gate: Gate, test: Any, ood: Mapping[str, Any]) -> Report:
     """Pass over all sets and put the page together."""
     seen, errors, misses = _Seen(), [], []
+    test = gate.ensemble.backbone.places.labelled(test)
     for inputs, targets in limit_batch_size(labelled_batches(test, "test"), AT_ONCE):
         decision = gate(inputs)
         seen.add(inputs, decision)
@@ -94,7 +95,9 @@ def _missed(decision: Decision, targets: Tensor, gate: Gate) -> Tensor:
 
 def _passed(gate: Gate, data: Any, name: str) -> _Seen:
     seen = _Seen()
-    batches = ((inputs, None) for inputs in input_batches(data, name, gate.ensemble.backbone.several))
+    backbone = gate.ensemble.backbone
+    data = backbone.places.unlabelled(data)
+    batches = ((inputs, None) for inputs in input_batches(data, name, backbone.several))
     for inputs, _ in limit_batch_size(batches, AT_ONCE):
         seen.add(inputs, gate(inputs))
     return seen

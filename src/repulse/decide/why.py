@@ -12,17 +12,19 @@ True
 from __future__ import annotations
 
 import html
+import json
 import weakref
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from repulse._files import without_nan
 from repulse._mapped import read_blocks, row_chunks
-from repulse.backbone.batches import inputs_of, to_device
+from repulse.backbone.batches import to_device
 from repulse.decide.ledger import CONSTANT, blocks_of, ledger
 from repulse.decide.neighbours import Neighbours
 from repulse.errors import BackboneError, DataError, check_positive_integer, expected
@@ -119,6 +121,10 @@ class Reason:
             parts.append(f"{self.repelled:.0%} of its neighbours are repulsion samples")
         return "; ".join(parts)
 
+    def json(self) -> str:
+        """Return all of it as one line of JSON."""
+        return json.dumps(without_nan(asdict(self)), allow_nan=False)
+
     def __str__(self) -> str:
         return self.text
 
@@ -213,7 +219,7 @@ def why(ensemble: Ensemble, x: Any, *, nearest: int = 5, axes: int = 5) -> Reaso
 def _features(ensemble: Ensemble, x: Any) -> tuple[Float[Tensor, "B d"], bool]:
     """Return features, and whether `x` was one input without its batch axis."""
     backbone, device = ensemble.backbone, next(ensemble.heads.parameters()).device
-    inputs = to_device(x if isinstance(x, Tensor) else inputs_of(x, "x", several=backbone.several), device)
+    inputs = to_device(x if isinstance(x, Tensor) else backbone.places.inputs_in(x, "x", backbone.several), device)
     try:
         features = backbone.run(inputs)
         if features.ndim == 2 and (not isinstance(x, Tensor) or len(features) == len(x)):

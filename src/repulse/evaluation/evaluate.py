@@ -18,6 +18,7 @@ from repulse._files import explaining_writes, read_regular, sealed, unsealed, wi
 from repulse._html import table
 from repulse._progress import progress_bar
 from repulse.backbone.batches import input_batches, labelled_batches, limit_batch_size
+from repulse.backbone.places import Places
 from repulse.baselines.contract import Predictor
 from repulse.ensemble import Ensemble
 from repulse.errors import CheckpointError, DataError, RecipeError, check_positive_integer, expected
@@ -183,7 +184,9 @@ def evaluate(
         raise RecipeError(expected("bootstrap", "a number of resamples, or 0", repr(bootstrap)))
     check_positive_integer("batch_size", batch_size)
     ood = _named(ood)
-    several = method.backbone.several if isinstance(method, Ensemble) else None
+    several, places = None, Places()
+    if isinstance(method, Ensemble):
+        several, places = method.backbone.several, method.backbone.places
     repelled, own = Index(), Index()
     for batch in () if repulsion is None else input_batches(repulsion, "repulsion", several):
         repelled.add(batch)
@@ -192,10 +195,11 @@ def evaluate(
         bar = progress_bar(limit_batch_size(batches, batch_size), f"evaluating {label}", unit="batch", show=progress)
         return pass_over(method, label, iter(bar), known, own)
 
-    inside = run("id", labelled_batches(id, "id"), {"repulsion": repelled})
+    inside = run("id", labelled_batches(places.labelled(id), "id"), {"repulsion": repelled})
     outside = {}
     for key, samples in ood.items():
-        loader = [samples] if isinstance(samples, Mapping) else samples  # the names of inputs, not of sets
+        loader = places.unlabelled(samples)
+        loader = [loader] if isinstance(loader, Mapping) else loader  # the names of inputs, not of sets
         batches = ((inputs, None) for inputs in input_batches(loader, f"ood[{key!r}]", several))
         outside[key] = run(key, batches, {"repulsion": repelled, "id": own})
     name = name or str(getattr(method, "name", type(method).__name__))

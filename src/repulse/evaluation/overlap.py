@@ -113,5 +113,7 @@ def rows_of(inputs: Any) -> tuple[Float[Tensor, "B d"], bool]:
     tensors = [value for _, value in tensors_of(inputs) if value.ndim]
     size = size_of(inputs)
     whole = [value.detach().cpu().double() for value in tensors if len(value) == size]
+    if not whole:  # inputs of a form that nobody else knows
+        return torch.zeros(0, 0, dtype=torch.float64), True
     rows = torch.cat([value.reshape(size, math.prod(value.shape[1:])) for value in whole], dim=1)
     return rows, not any(value.is_floating_point() for value in tensors)

@@ -11,14 +11,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from repulse.backbone.batches import size_of
+from repulse.backbone.batches import rows_are_samples, size_of
 from repulse.baselines.contract import Predictor
 from repulse.errors import DataError, expected
 from repulse.evaluation.overlap import Index
 from repulse.metrics.streaming import PositionMetrics
 from repulse.multilabel_prediction import MultilabelPrediction, label_mean_log_probs
 from repulse.multiregression_prediction import MultiregressionPrediction
-from repulse.position_prediction import PositionPrediction
+from repulse.position_prediction import UNLABELLED, PositionPrediction
 from repulse.prediction import ClassPrediction, Prediction, RegressionPrediction, mean_log_probs
 
 KINDS = (ClassPrediction, MultilabelPrediction, RegressionPrediction, MultiregressionPrediction, PositionPrediction)
@@ -77,10 +77,14 @@ def pass_over(
             positions.update(prediction, targets)
         elif targets is not None:
             own.add(inputs)
+            labels = targets.cpu()
+            if isinstance(prediction, ClassPrediction):
+                prediction, labels = prediction[labels != UNLABELLED], labels[labels != UNLABELLED]
             predictions.append(_mixture(prediction))
-            for key, part in (("targets", targets), ("aleatoric", prediction.aleatoric), ("total", prediction.total)):
+            for key, part in (("targets", labels), ("aleatoric", prediction.aleatoric), ("total", prediction.total)):
                 parts[key].append(part.cpu())
-    shared = {key: float(torch.cat(found).double().mean()) for key, found in copies.items()}
+    joined = {key: torch.cat(found).double() for key, found in copies.items()}
+    shared = {key: float(found.sum()) / max(len(found), 1) for key, found in joined.items()}
     whole = {key: torch.cat(found) for key, found in parts.items()}
     return Pass(
         shared=shared,
@@ -93,8 +97,8 @@ def pass_over(
 
 def _predict_and_score(method: Predictor, inputs: Any, label: str) -> tuple[Prediction, Tensor]:
     """Return both from one pass, checked and on the CPU."""
-    size = size_of(inputs)
     prediction, scores = method.predict_and_score(inputs)
+    size = size_of(inputs) if rows_are_samples(inputs) or not isinstance(prediction, KINDS) else len(prediction)
     if not isinstance(prediction, KINDS) or len(prediction) != size:
         got = f"{len(prediction)}" if isinstance(prediction, Prediction) else type(prediction).__name__
         raise DataError(expected(f"the predictions for a batch of {label!r}", f"{size}, one per sample", got))

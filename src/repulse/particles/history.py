@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 class Epoch:
     """Diagnostics of one epoch; None where there is no repulsion or no repulsion sample.
 
+    An epoch is a pass over the data; if the recipe leaves their number open, as many passes as make 20 steps.
+
     Attributes:
         nll: negative log-likelihood, mean over heads and batches.
         repulsion: `log sum_j k_ij`, mean over heads and batches: 0 when heads do not feel each other, log n when they

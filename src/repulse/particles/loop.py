@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -24,6 +25,9 @@ from repulse.recipe import Recipe
 
 MIN_EPOCHS, MIN_STEPS = 3, 2000
 """Minimum number of passes over the data, and of steps, if the recipe does not say how many."""
+
+MIN_RECORDED_STEPS = 20
+"""Steps of which one record is made, at least, if the recipe does not say how many epochs there are."""
 
 
 class DivergedError(Exception):
@@ -67,8 +71,9 @@ def optimise(
     kind = ClosedFormStep if not autograd and has_closed_form(particles) else AutogradStep
     with torch.inference_mode(kind is ClosedFormStep):  # where operations need not look after gradients
         stepper = kind(particles, data, recipe)  # pyright: ignore[reportArgumentType]
-        loop = _FitLoop(stepper, particles.count, pool, data, recipe, steps, steps * epochs)
-        return _run(particles, loop, epochs, progress)
+        loop = _FitLoop(stepper, particles.count, pool, data, recipe, steps * epochs)
+        passes = 1 if recipe.epochs else math.ceil(MIN_RECORDED_STEPS / steps)  # to record takes as long as a step
+        return _run(particles, loop, [min(passes, epochs - i) * steps for i in range(0, epochs, passes)], progress)
 
 
 def epochs_of(recipe: Recipe, steps: int) -> int:
@@ -76,25 +81,25 @@ def epochs_of(recipe: Recipe, steps: int) -> int:
     return recipe.epochs or max(MIN_EPOCHS, math.ceil(MIN_STEPS / steps))
 
 
-def _run(particles: Particles, loop: _FitLoop, epochs: int, progress: bool) -> tuple[Epoch, ...]:
-    """Run all epochs, and keep a copy of the particles after each good one."""
+def _run(particles: Particles, loop: _FitLoop, epochs: Sequence[int], progress: bool) -> tuple[Epoch, ...]:
+    """Run epochs of these many steps, and keep a copy of the particles after each good one."""
     history: list[Epoch] = []
     good = {name: value.clone() for name, value in particles.state_dict().items()}
     name = f"fitting {loop.heads} heads"
     with progress_bar(name=name, total=loop.total, unit="step", show=progress) as bar:
-        for epoch in range(epochs):
+        for epoch, steps in enumerate(epochs, start=1):
             try:
-                record = loop.run_epoch(bar)
+                record = loop.run_epoch(steps, bar)
             except torch.linalg.LinAlgError:  # pyright: ignore[reportPrivateImportUsage]
                 # ssge: NaN has no eigenvectors
                 record = None
             if record is None or not _finite(particles):
                 particles.load_state_dict(good)
-                raise DivergedError(epoch + 1, epochs, tuple(history))
+                raise DivergedError(epoch, len(epochs), tuple(history))
             for kept, value in zip(good.values(), particles.state_dict().values(), strict=True):
                 kept.copy_(value)
             history.append(record)
-            bar.set_postfix(epoch=f"{epoch + 1}/{epochs}", nll=f"{record.nll:.4f}", refresh=False)
+            bar.set_postfix(epoch=f"{epoch}/{len(epochs)}", nll=f"{record.nll:.4f}", refresh=False)
     return tuple(history)
 
 
@@ -108,11 +113,10 @@ class _FitLoop:
         pool: Pool,
         data: FitData,
         recipe: Recipe,
-        steps: int,
         total: int,
     ) -> None:
         self.stepper, self.heads, self.data, self.recipe = stepper, heads, data, recipe
-        self.steps, self.total, self.step = steps, total, 0
+        self.total, self.step = total, 0
         self.strength = recipe.strength_for(data.task.class_count)
         self.batches = pool.batches(torch.Generator().manual_seed(recipe.seed))
         self.repulsion_batches = None
@@ -121,19 +125,19 @@ class _FitLoop:
             own = torch.Generator().manual_seed(recipe.seed + 1)  # so that repelling does not reorder the training data
             self.repulsion_batches = batches(size, recipe.repulsion_batch_size, own, data.x.device)
 
-    def run_epoch(self, bar: tqdm) -> Epoch | None:
-        """Run one pass over the training data; return None if its loss is not finite."""
+    def run_epoch(self, steps: int, bar: tqdm) -> Epoch | None:
+        """Take the steps of one epoch; return None if its loss is not finite."""
         nll, repulsion = 0.0, 0.0  # tensors, if the steps say tensors: then nothing waits for a device
-        for step in range(1, self.steps + 1):
-            result = self.take_step(measure=step == self.steps)
+        for step in range(1, steps + 1):
+            result = self.take_step(measure=step == steps)
             nll = nll + result.nll
             repulsion = repulsion + (0.0 if result.repulsion is None else result.repulsion)
             bar.update()
         if not math.isfinite(float(nll + repulsion)):
             return None
         none = result.repulsion is None  # pyright: ignore[reportPossiblyUnboundVariable]
-        mean_repulsion = None if none else repulsion / (self.steps * self.heads)
-        return _record(self.data.task, result.measured, nll / self.steps, mean_repulsion)  # pyright: ignore
+        mean_repulsion = None if none else repulsion / (steps * self.heads)
+        return _record(self.data.task, result.measured, nll / steps, mean_repulsion)  # pyright: ignore
 
     def take_step(self, *, measure: bool) -> StepResult:
         """Take one step, at the current learning rate and strength."""

@@ -79,7 +79,7 @@ def choose(inputs: Any, features_of: Callable[[Any], Tensor] | None = None, *, p
         positions: whether the network has an output at every position: then images get things pasted into them, and
             texts other words, so that heads disagree there and agree around.
     """
-    kind = kind_of(inputs)
+    kind = kind_of(inputs) if isinstance(inputs, Tensor | Mapping | tuple | list) else "other"
     whole, parts = _sources(kind)
     if positions and kind in _AT_POSITIONS:
         parts = [make() for make in _AT_POSITIONS[kind]]
