@@ -140,8 +140,10 @@ def test_a_save_that_is_cut_short_leaves_each_heads_their_own_features(ensemble,
     ensemble.save(tmp_path, features=True)
     new = KeptIn(tmp_path, "f" * 32)
     new.write(other)  # and no further
-    assert torch.equal(repulse.load(tmp_path, ensemble.model).kept.train, ensemble.kept.train)
-    assert torch.equal(new.read(ensemble.heads.features).train, other.train)
+    assert torch.equal(repulse.load(tmp_path, ensemble.model).required_features("a test").train, ensemble.kept.train)
+    found = new.read(ensemble.heads.features)
+    assert found is not None
+    assert torch.equal(found.train, other.train)
     repulse.load(tmp_path, ensemble.model).save(tmp_path)
     assert len(list(tmp_path.glob("features-*"))) == 1
     path = next(tmp_path.glob("features-*"))

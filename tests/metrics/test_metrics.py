@@ -1,5 +1,6 @@
 """Metrics against scikit-learn, against their definitions written as loops, and against examples done by hand."""
 
+# pyright: basic, reportArgumentType=false, reportAttributeAccessIssue=false, reportCallIssue=false, reportIndexIssue=false
 from __future__ import annotations
 
 import functools
