@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import json
 import shutil
 import threading
 import time
@@ -92,6 +93,14 @@ def test_what_is_refused(client, sent, status, said):
     assert (answer.status_code, said in answer.json()["error"]) == (status, True), answer.text
 
 
+def test_a_small_file_with_many_pixels_is_refused_before_it_is_opened(heads, monkeypatch):
+    app = create_app(heads, limits=Limits(pixels=100))
+    monkeypatch.setattr("repulse.files.networks.open_image", lambda value: pytest.fail("opened"))
+    with TestClient(app, base_url="http://localhost") as client:
+        answer = client.post("/predict", content=picture(0), headers={"content-type": "image/png"})
+    assert (answer.status_code, "at most 100 pixels" in answer.json()["error"]) == (413, True), answer.text
+
+
 def test_health_metrics_and_foreign_hosts(client):
     health = client.get("/health").json()
     assert (health["status"], health["takes"], health["heads"]) == ("ok", "images", 10)
@@ -117,8 +126,11 @@ def test_rows(tmp_path):
             ([[1, 2]], "inputs the model can take"),
             ([[1], [1, 2]], "as many numbers"),
             ([1], "single"),
+            ([[1, 2, 3, float("nan")]], "finite"),
+            ([[1, 2, 3, float("inf")]], "finite"),
+            ([[1, 2, 3, None]], "finite"),
         ):
-            bad = client.post("/predict", json={"rows": rows})
+            bad = client.post("/predict", content=json.dumps({"rows": rows}))
             assert (bad.status_code, said in bad.json()["error"]) == (422, True), bad.text
 
 

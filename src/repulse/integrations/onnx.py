@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from repulse._files import sweep, without_nan, write_whole
+from repulse._files import explaining_writes, sweep, without_nan, write_whole
 from repulse._version import __version__
 from repulse.backbone.batches import call, first_samples, inputs_of, map_tensors, size_of, tensors_of, to_device
 from repulse.backbone.forms import example_of
@@ -95,9 +95,10 @@ def write(module: nn.Module, path: str | Path, inputs: Any, metadata: Mapping[st
         program: Any = torch.onnx.export(traced, dynamo=True, verbose=False)
     _rename(program.model.graph, names, outputs)
     program.model.metadata_props.update(metadata)
-    written = write_whole(path, program.model_proto.SerializeToString())
-    sweep(path)
-    return written
+    with explaining_writes(path):
+        write_whole(path, program.model_proto.SerializeToString())
+        sweep(path)
+    return path
 
 
 def _rename(graph: Any, inputs: Sequence[str], outputs: Sequence[str]) -> None:
