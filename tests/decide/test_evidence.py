@@ -37,7 +37,9 @@ def test_positions_sum_to_the_share_of_the_features(centre):
         assert float(places.sum()) == pytest.approx(reason.shares["penultimate features"], abs=1e-5)
     assert len(json.loads(reasons[0].json())["map"]) == 5
     assert len(reasons[0].plot(image=images(9)[0]).axes) > len(reasons[0].plot().axes) + 1
-    assert ensemble.why(images(9)[0]).map is None  # nobody asked
+    quiet = ensemble.why(images(9)[0])
+    assert isinstance(quiet, repulse.decide.Reason)
+    assert quiet.map is None  # nobody asked
 
 
 @pytest.mark.filterwarnings(IMAGES)
@@ -51,7 +53,9 @@ def test_a_position_that_says_what_is_usual_has_no_share():
         usual = x.mean(dim=(0, 2, 3))
     odd = usual[None, :, None, None].repeat(1, 1, 6, 6)
     odd[0, :, 2, 4] = 5.0
-    places = torch.tensor(ensemble.why(odd, maps=True)[0].map).abs()
+    reasons = ensemble.why(odd, maps=True)
+    assert isinstance(reasons, repulse.decide.Reasons)
+    places = torch.tensor(reasons[0].map).abs()
     assert float(places[2, 4]) > 100 * float(places.flatten().sort().values[-2])
 
 

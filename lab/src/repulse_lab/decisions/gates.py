@@ -22,7 +22,7 @@ PROMISES = {
     "clinc150": Promise(risk=0.02),
     "power-plant": Promise(risk=0.05, tolerance=0.5, sets="normalised"),
 }
-"""Tolerance in standard deviations of the target."""
+"""Tolerance in standard deviations of the target; a risk of 2 % for CLINC150, as 10 % held without abstaining."""
 
 
 @dataclass(frozen=True)
