@@ -23,8 +23,8 @@ help:
 	@echo "make docs      build the documentation site in site/"
 	@echo "make evaluate  compare every method on CIFAR-10 and DirtyMNIST (needs the real data; an hour)"
 	@echo "make results   compare, reproduce the paper for two cores, write docs/results (needs the real data; three hours)"
-	@echo "make campaign  attack files, disks, calls, threads; count in docs/reliability.md (an hour; SHARE=0.01 for a minute)"
-	@echo "make mutants   change the code in 60 places, see which the tests notice, list those that survive (an hour)"
+	@echo "make campaign  attack files, disks, calls, threads; count in docs/reliability.md (25 minutes; SHARE=0.01 for one)"
+	@echo "make mutants   change the code in 60 places, see which the tests notice, list those that survive (15 minutes)"
 	@echo "make coverage  run all tests and print which share of the library's branches they take"
 	@echo "make test-lowest  the tests of the core with the lowest versions that pyproject.toml allows, in .venv-lowest"
 	@echo "make bench     measure what it costs and write docs/speed.md (twenty minutes, on a machine with nothing else to do)"
@@ -67,7 +67,7 @@ engines: $(VENV)/.dev
 $(VENV)-lowest/.done: benchmarks/lowest.txt pyproject.toml
 	$(PYTHON) -m venv $(VENV)-lowest
 	$(VENV)-lowest/bin/python -m pip --disable-pip-version-check install --quiet --constraint benchmarks/lowest.txt \
-		--editable '.[plots,sklearn]' pytest hypothesis beartype
+		--editable '.[plots,sklearn,files,serve,onnx]' pytest hypothesis beartype httpx
 	@touch $@
 
 test-lowest: $(VENV)-lowest/.done
@@ -81,7 +81,9 @@ mutants: $(VENV)/.dev
 	$(BIN)/python benchmarks/campaign.py --mutants $(or $(COUNT),60)
 
 coverage: $(VENV)/.dev
-	$(BIN)/python -m coverage run --branch --source src/repulse -m pytest -p no:xdist
+	$(BIN)/python -m coverage erase
+	$(BIN)/python -m coverage run -m pytest --numprocesses 2 --dist loadfile -m "not engine"
+	$(BIN)/python -m coverage combine --quiet
 	$(BIN)/python -m coverage report --skip-covered --sort cover
 
 figures: $(VENV)/.dev

@@ -1,6 +1,6 @@
 """Attack the library, and write the counts to docs/reliability.md: `make campaign`.
 
-python benchmarks/campaign.py --share 1          an hour
+python benchmarks/campaign.py --share 1          25 minutes
 python benchmarks/campaign.py --mutants 60       change the code in 60 places, and see which tests notice
 """
 

@@ -1,8 +1,9 @@
-"""Measure on real data whether gates and watches hold what they promise, and print the tables.
+"""Measure on real data whether gates and watches hold what they promise, and put the tables in docs/deploy.md.
 
-200 draws of calibration and test data for each size, 1,000 quiet streams of 10,000 inputs, and 100 streams for each
-change. Predictions are kept in a folder, so that a second run only draws. Needs the data folder (REPULSE_DATA) and, for
-clinc150, `repulse-lab[text]`.
+200 draws of calibration data for each size, 1,000 quiet streams of 10,000 inputs, and 100 streams for each change.
+Predictions are kept in a folder, so that a second run only draws; figures of each problem are kept in
+docs/results/decisions.json, so that problems can be measured one at a time. Needs the data folder (REPULSE_DATA) and,
+for clinc150, `repulse-lab[text]`.
 
     python benchmarks/decisions.py [power-plant clinc150 cifar10] [--draws 200] [--streams 1000] [--changed 100]
 """
@@ -10,50 +11,95 @@ clinc150, `repulse-lab[text]`.
 from __future__ import annotations
 
 import argparse
+import json
+import math
 import os
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
+from repulse._files import write_whole
 from repulse_lab.data.corruptions import KINDS
 from repulse_lab.decisions import gates, watches
 from repulse_lab.decisions.pools import PROBLEMS, TITLES, Pools, pools_of
+from tables import ROOT, insert
 
 SHARES = (0.01, 0.05, 0.2)
 FALSE_ALARM, LENGTH, CALIBRATION = 0.05, 10_000, 1000
+ALONE, WINDOWS = "switching, ranked among calibration scores alone", "sliding windows"
+KEPT = ROOT / "docs" / "results" / "decisions.json"
+
+Figures = dict[str, dict[str, float]]
+"""By row and column."""
 
 
 def of_gates(problem: str, pools: Pools, draws: int) -> list[str]:
-    promise, pool = gates.PROMISES[problem], pools["pool"]
-    sizes = [size for size in gates.SIZES if size < len(pool["score"])]
-    every = [gates.over_draws(pool, promise, size, draws) for size in sizes]
+    """Return the rows of one problem: promised and realised."""
+    promise = gates.PROMISES[problem]
+    every = [gates.over_draws(pools["pool"], promise, size, draws) for size in gates.SIZES]
     return gates.markdown(TITLES[problem], promise, every)
 
 
-def of_watches(pools: Pools, streams: int, changed: int) -> list[str]:
-    """Return false alarms and delays of each bet, of p-values of calibration data alone, and of windows."""
-    pool = pools["pool"]["score"].numpy()
+def of_watches(pools: Pools, streams: int, changed: int) -> tuple[dict[str, float], Figures]:
+    """Return false alarms and median delays of each bet, of p-values of calibration data alone, and of windows."""
+    pool = pools["pool"]
     quiet = watches.drawn(pool, pool, 0, streams, LENGTH, CALIBRATION, 0)
     p = watches.p_values(quiet)
-    changes = {
-        (name, share): rows["score"].numpy()
-        for name, rows in pools.items()
-        for share in ((1.0,) if name in KINDS else SHARES)
-        if name != "pool"
+    false = {bet: _share(watches.alarms(p, bet, FALSE_ALARM)) for bet in watches.BETS}
+    false[ALONE] = _share(watches.alarms(watches.p_values(quiet, fixed=True), "switching", FALSE_ALARM))
+    bars = watches.windowed_bars(quiet, FALSE_ALARM)
+    false[WINDOWS] = _share(watches.windowed_alarms(bars, quiet))
+    delays = {}
+    for name, rows in pools.items():
+        for share in () if name == "pool" else (1.0,) if name in KINDS else SHARES:
+            one = watches.drawn(pool, rows, share, changed, LENGTH, CALIBRATION, 1)
+            p = watches.p_values(one)
+            found = {bet: watches.delay(watches.alarms(p, bet, FALSE_ALARM)) for bet in watches.BETS}
+            found[WINDOWS] = watches.delay(watches.windowed_alarms(bars, one))
+            delays[f"{share:.0%} {name}"] = found
+    return false, delays
+
+
+def _share(alarms: np.ndarray) -> float:
+    return float(np.isfinite(alarms).mean())
+
+
+def _table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+    head = list(head)
+    return "\n".join(f"| {' | '.join(row)} |" for row in (head, ["---", *["---:"] * (len(head) - 1)], *rows))
+
+
+def _delay(value: float | None) -> str:
+    return "not found" if value is None else f"{value:,.0f}"
+
+
+def show(kept: Mapping[str, Mapping[str, Any]]) -> None:
+    """Print the tables of all problems that were measured, and put them in the page."""
+    known = [name for name in PROBLEMS if name in kept]
+    bets = [*watches.BETS, WINDOWS]
+    tables = {
+        "guarantees": "\n".join([*gates.HEAD, *(row for name in known for row in kept[name]["gates"])]),
+        "alarms": _table(
+            ["streams without a change", *bets, ALONE],
+            (
+                [TITLES[name], *(f"{100 * kept[name]['false alarms'][column]:.1f} %" for column in (*bets, ALONE))]
+                for name in known
+            ),
+        ),
+        "delays": _table(
+            ["change", *bets],
+            (
+                [f"{TITLES[name].split(',')[0]}: {change}", *(_delay(found[column]) for column in bets)]
+                for name in known
+                for change, found in kept[name]["delays"].items()
+            ),
+        ),
     }
-    drawn = {key: watches.drawn(pool, v, key[1], changed, LENGTH, CALIBRATION, 1) for key, v in changes.items()}
-    ranked = {key: watches.p_values(one) for key, one in drawn.items()}
-    columns = {bet: [f"{np.isfinite(watches.alarms(p, bet, FALSE_ALARM)).mean():.1%}"] for bet in watches.BETS}
-    for bet, cells in columns.items():
-        cells += [watches.delay(watches.alarms(one, bet, FALSE_ALARM)) for one in ranked.values()]
-    few = watches.Streams(quiet.calibration[:200], quiet.scores[:200])
-    alone = watches.alarms(watches.p_values(few, fixed=True), "switching", FALSE_ALARM)
-    columns["switching, calibration scores alone"] = [f"{np.isfinite(alone).mean():.1%}", *["-"] * len(drawn)]
-    delays = [watches.delay(watches.windowed_alarms(few, one, FALSE_ALARM)) for one in drawn.values()]
-    columns["windows (Cramér-von Mises)"] = [f"{FALSE_ALARM:.1%} (set)", *delays]
-    head = ["watch", "false alarms", *(f"{share:.0%} {name}" for name, share in drawn)]
-    lines = [f"| {' | '.join(head)} |", "|" + " --- |" * len(head)]
-    return [*lines, *(f"| {name} | {' | '.join(cells)} |" for name, cells in columns.items())]
+    for name, text in tables.items():
+        print(f"\n{text}", flush=True)
+        insert(ROOT / "docs" / "deploy.md", name, text)
 
 
 def main() -> None:
@@ -63,13 +109,22 @@ def main() -> None:
     parser.add_argument("--streams", type=int, default=1000)
     parser.add_argument("--changed", type=int, default=100, help="streams for each change")
     parser.add_argument("--folder", type=Path, default=Path("bench/decisions"))
+    parser.add_argument("--kept", type=Path, default=KEPT, help="file of the figures")
     told = parser.parse_args()
-    root = Path(os.environ["REPULSE_DATA"])
-    pools = {name: pools_of(name, root, told.folder) for name in told.problems}
-    for row in (*gates.HEAD, *(row for name, found in pools.items() for row in of_gates(name, found, told.draws))):
-        print(row)
-    for name, found in pools.items():
-        print("\n".join(["", f"{TITLES[name]}:", "", *of_watches(found, told.streams, told.changed)]))
+    kept = json.loads(told.kept.read_text(encoding="utf-8")) if told.kept.exists() else {}
+    for name in told.problems:
+        pools = pools_of(name, Path(os.environ["REPULSE_DATA"]), told.folder)
+        false, delays = of_watches(pools, told.streams, told.changed)
+        kept[name] = {
+            "gates": of_gates(name, pools, told.draws),
+            "false alarms": false,
+            "delays": {
+                change: {column: None if math.isinf(value) else value for column, value in found.items()}
+                for change, found in delays.items()
+            },
+        }
+        write_whole(told.kept, json.dumps(kept, indent=1, ensure_ascii=False).encode())
+        show(kept)
 
 
 if __name__ == "__main__":

@@ -22,6 +22,7 @@ with install_import_hook("repulse", "shapes.check"):
             importlib.import_module(_module.name)
 
 torch.set_num_threads(1)  # many small tensors on a shared machine: threads only wait for each other
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # of the processes that tests start
 
 
 @pytest.fixture(scope="session")
@@ -31,3 +32,9 @@ def data_root() -> Path:
     if not root:
         pytest.skip("REPULSE_DATA is not set: this test needs the real data sets (see CONTRIBUTING.md)")
     return Path(root)
+
+
+@pytest.fixture
+def few_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fit with few steps where a recipe leaves their number open: for tests of what is around the fit."""
+    monkeypatch.setattr("repulse.particles.loop.MIN_STEPS", 60)

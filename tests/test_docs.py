@@ -37,7 +37,7 @@ def names():
         "model": model,
         "train_loader": loader,
         "validation_loader": loader,
-        "calibration_loader": loader,
+        "calibration_loader": DataLoader(TensorDataset(torch.rand(256, 3, 16, 16), torch.arange(256) % 4), 64),
         "test_loader": loader,
         "other_loader": [images, images],
         "other_images_loader": [images, images],

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from repulse._extras import needs
 from repulse._files import explaining_writes, write_whole
+from repulse.errors import DataError, expected
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -71,8 +72,11 @@ def to_svg(figure: Figure) -> str:
 
 def save_picture(figure: Figure, path: str | Path, dpi: int = 130) -> None:
     """Write the figure on white to a file, in the format of its suffix."""
+    kind, known = Path(path).suffix[1:].lower() or "png", figure.canvas.get_supported_filetypes()
+    if kind not in known:
+        raise DataError(expected("path", f"a picture that ends in .{', .'.join(sorted(known))}", path))
     with explaining_writes(path):
-        write_whole(path, _on_white(figure, Path(path).suffix[1:] or "png", dpi))
+        write_whole(path, _on_white(figure, kind, dpi))
 
 
 def _on_white(figure: Figure, kind: str, dpi: int) -> bytes:

@@ -12,7 +12,7 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from repulse.errors import CheckpointError, expected
 
@@ -47,24 +47,32 @@ def explaining_writes(path: str | Path, argument: str = "path") -> Iterator[None
         raise CheckpointError(expected(argument, "a file that can be written", got)) from reason
 
 
-def read_regular(path: str | Path, most: int | None = None) -> bytes:
-    """Read a file, unless it is a pipe or a device, which may never end, or has more than `most` bytes."""
+@contextmanager
+def open_regular(path: str | Path, most: int | None = None) -> Iterator[IO[bytes]]:
+    """Open a file to read, unless it is a pipe or a device, which may never end, or has more than `most` bytes."""
     handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+    found = os.fstat(handle)
+    if stat.S_ISDIR(found.st_mode):  # which `open` closes, but not before it has looked at its name
+        os.close(handle)
+        raise IsADirectoryError(errno.EISDIR, "it is a folder")
     with open(handle, "rb") as file:
-        found = os.fstat(handle)
-        if stat.S_ISDIR(found.st_mode):
-            raise IsADirectoryError(errno.EISDIR, "it is a folder")
         if not stat.S_ISREG(found.st_mode):
             raise OSError(errno.EINVAL, "it is no regular file")
         if most is not None and found.st_size > most:
             raise OSError(errno.EFBIG, f"it has {found.st_size:,} bytes where {most:,} would be many")
+        yield file
+
+
+def read_regular(path: str | Path, most: int | None = None) -> bytes:
+    """Read what `open_regular` opens."""
+    with open_regular(path, most) as file:
         return file.read()
 
 
-def sealed(content: Mapping[str, Any]) -> str:
-    """Return JSON that carries a digest of itself; numbers must be finite."""
-    content = json.loads(_as_json(content))  # keys that are no strings become some, and sort as such
-    return _as_json({**content, "digest": _digest(content)})
+def sealed(content: Mapping[str, Any], *, sort: bool = True) -> str:
+    """Return JSON that carries a digest of itself; numbers must be finite. Its keys are sorted, or as they come."""
+    content = json.loads(_as_json(content, sort))  # keys that are no strings become some, and sort as such
+    return _as_json({**content, "digest": _digest(content)}, sort)
 
 
 def unsealed(text: str | bytes) -> dict[str, Any]:
@@ -73,7 +81,10 @@ def unsealed(text: str | bytes) -> dict[str, Any]:
     Raises:
         ValueError: it is no JSON, or was changed since.
     """
-    content = json.loads(text)
+    try:
+        content = json.loads(text)
+    except RecursionError as reason:
+        raise ValueError("too many brackets inside each other") from reason
     if not isinstance(content, dict):
         raise ValueError(f"a {type(content).__name__}, not a mapping")
     digest = content.pop("digest", None)
@@ -82,8 +93,8 @@ def unsealed(text: str | bytes) -> dict[str, Any]:
     return content
 
 
-def _as_json(content: Mapping[str, Any]) -> str:
-    return json.dumps(content, indent=1, sort_keys=True, ensure_ascii=False, allow_nan=False) + "\n"
+def _as_json(content: Mapping[str, Any], sort: bool = True) -> str:
+    return json.dumps(content, indent=1, sort_keys=sort, ensure_ascii=False, allow_nan=False) + "\n"
 
 
 def _digest(content: Mapping[str, Any]) -> str:

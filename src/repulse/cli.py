@@ -14,6 +14,7 @@ from typing import Annotated
 import typer
 
 from repulse._version import __version__
+from repulse.commands.audit import audit
 from repulse.commands.fit import fit
 from repulse.commands.gate import gate
 from repulse.commands.language import in_words_of_commands
@@ -22,6 +23,7 @@ from repulse.commands.score import score
 from repulse.commands.serve import serve
 from repulse.commands.suggest import suggest
 from repulse.commands.watch import watch
+from repulse.commands.why import why
 from repulse.errors import RepulseError
 
 app = typer.Typer(
@@ -56,6 +58,8 @@ app.command()(score)
 app.command()(report)
 app.command()(gate)
 app.command()(watch)
+app.command()(why)
+app.command()(audit)
 app.command()(serve)
 app.command()(suggest)
 

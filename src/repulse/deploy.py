@@ -20,22 +20,24 @@ from repulse.particles.heads import Heads
 class Deployed(nn.Module):
     """Maps inputs, passed as the network takes them, to a `NamedTuple` of tensors with a row for each sample.
 
-    For classes these are `probs, aleatoric, epistemic, total`; for regression `mean, aleatoric, epistemic, total`. The
-    module is always in eval mode, can be called by several threads, compiled and exported, and has no parameters to
-    train, but gradients flow to its inputs.
+    For classes these are `probs, aleatoric, epistemic, total`; for regression `mean, aleatoric, epistemic, total`; with
+    a gate also `p_value, decision`. The module is always in eval mode, can be called by several threads, compiled and
+    exported, and has no parameters to train, but gradients flow to its inputs.
 
     Args:
         backbone: the network; its modules are copied, the memory of its weights is shared.
         heads: the fitted heads; likewise.
+        gate: what adds a decision to the answer, if there is a gate.
     """
 
-    def __init__(self, backbone: Backbone, heads: Heads) -> None:
+    def __init__(self, backbone: Backbone, heads: Heads, gate: nn.Module | None = None) -> None:
         super().__init__()
         if backbone.ending.positions:
             got = "one with an output at every position"
             raise BackboneError(expected("an ensemble to deploy or export", "one with one output per input", got))
         self.backbone = _HookedBackbone(backbone)
         self.heads = twin_of(heads)
+        self.gate = gate
         self.eval()
 
     def train(self, mode: bool = True) -> Deployed:
@@ -45,7 +47,8 @@ class Deployed(nn.Module):
     def forward(self, *inputs: Any, **named: Any) -> Any:
         """Return what the ensemble predicts, and how uncertain it is."""
         features = self.backbone(as_inputs(self.backbone.model, inputs, named))
-        return self.heads.task.answer(self.heads(features))
+        answer = self.heads.task.answer(self.heads(features))
+        return answer if self.gate is None else self.gate(answer)
 
 
 def twin_of(module: nn.Module) -> Any:

@@ -14,7 +14,6 @@ import torch
 from torch import Tensor, nn
 
 from repulse import checkpoint
-from repulse import kept as kept_features
 from repulse.backbone.batches import (
     as_inputs,
     describe_batch,
@@ -27,13 +26,13 @@ from repulse.backbone.batches import (
     tensors_of,
     to_device,
 )
-from repulse.backbone.fingerprint import fingerprint_of
+from repulse.backbone.fingerprint import fingerprint_of, weights_of
 from repulse.backbone.places import Place, Places
 from repulse.backbone.reading import bar, length_of, read_ahead, shuffles
 from repulse.backbone.split import Backbone
 from repulse.deploy import Deployed
 from repulse.errors import DataError, DataWarning, expected
-from repulse.kept import KeptFeatures
+from repulse.kept import KeptFeatures, KeptIn
 from repulse.particles.at_positions import combined_positions, predict_positions
 from repulse.particles.heads import Heads
 from repulse.particles.history import History
@@ -72,7 +71,7 @@ class Ensemble(nn.Module):
         network: Mapping[str, str] | None = None,
         summary: Summary | None = None,
         gate: checkpoint.KeptGate | None = None,
-        kept: KeptFeatures | Path | None = None,
+        kept: KeptFeatures | KeptIn | None = None,
     ) -> None:
         super().__init__()
         self.backbone = backbone
@@ -80,7 +79,7 @@ class Ensemble(nn.Module):
         self.repulsion = repulsion
         self.class_names = None if class_names is None else tuple(class_names)
         self._summary, self._gate, self._kept = summary, gate, kept
-        self._kept_in = kept if isinstance(kept, Path) else None
+        self._kept_in = kept if isinstance(kept, KeptIn) else None
         self.network = dict(fingerprint_of(backbone.model) if network is None else network)
 
     @property
@@ -115,8 +114,8 @@ class Ensemble(nn.Module):
     @property
     def kept(self) -> KeptFeatures | None:
         """The features that the heads were fitted on, if they are at hand; those of a saved ensemble are read now."""
-        if isinstance(self._kept, Path):
-            self._kept = kept_features.read(self._kept, self.heads.features)
+        if isinstance(self._kept, KeptIn):
+            self._kept = self._kept.read(self.heads.features)
         return self._kept
 
     def _repr_html_(self) -> str:
@@ -246,11 +245,12 @@ class Ensemble(nn.Module):
             features: also write the features that the heads were fitted on, which `update`, `forget` and the nearest
                 training inputs of `why` need: 4 bytes per feature and sample.
         """
-        kept = self.required_features("features=True") if features else None
+        where = KeptIn(Path(folder), weights_of(self.heads))
+        stay = self._kept_in is not None and Path(folder).resolve() == self._kept_in.folder.resolve()
+        kept = where.write(self.required_features("features=True")) if features else where.files() if stay else []
         about = (self.repulsion, self.class_names, self.network, self._summary, self._gate)
         folder = checkpoint.save(checkpoint.Contents(self.backbone, self.heads, *about), folder)
-        if features or self._kept_in is None or folder.resolve() != self._kept_in.resolve():
-            kept_features.write(kept, folder)  # None removes those of other heads
+        where.sweep(but=kept)
         return folder
 
     def update(self, data: Iterable[Any] | None = None, **options: Any) -> Ensemble:
@@ -292,15 +292,18 @@ class Ensemble(nn.Module):
         """Return a plain module that maps inputs to named tensors, for serving and for export.
 
         It checks nothing and adds no hooks when it is called: what `predict` refuses comes out as NaN. The memory of
-        weights is shared with the network and the heads.
+        weights is shared with the network and the heads. If there is a gate, its p-value and decision are among the
+        tensors.
         """
         self._check_whole("deploy")
-        return Deployed(self.backbone, self.heads)
+        gate = self.gate().deployed().to(next(self.heads.parameters()).device) if self.has_gate else None
+        return Deployed(self.backbone, self.heads, gate)
 
     def export(self, path: str | Path, example: Any = None) -> Path:
         """Write the whole ensemble, network included, as an ONNX file (needs `pip install 'repulse[onnx]'`).
 
         Outputs are those of `deploy`, such as `probs, aleatoric, epistemic, total`, and the number of samples is free.
+        What a gate promises is in the metadata of the file.
 
         Args:
             path: of the file.
@@ -393,4 +396,4 @@ def load(
     """
     contents = checkpoint.read(folder, model, Places(inputs, targets, output))
     about = (contents.repulsion, contents.class_names, contents.network, contents.summary, contents.gate)
-    return Ensemble(contents.backbone, contents.heads, *about, kept=Path(folder))
+    return Ensemble(contents.backbone, contents.heads, *about, kept=KeptIn(Path(folder), weights_of(contents.heads)))

@@ -1,22 +1,22 @@
 """Features that a fit was made from, kept so that heads can be fitted again, or explained, without the network.
 
 `retrofit` leaves them with the ensemble; `ensemble.save(folder, features=True)` writes them next to the heads, as one
-safetensors file whose name holds its digest.
+safetensors file whose name holds its digest and that of the heads.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import safetensors.torch as safetensors
 import torch
 from safetensors import SafetensorError
 from torch import Tensor
 
-from repulse._files import write_whole
+from repulse._files import explaining_writes, open_regular, write_whole
 from repulse.backbone.split import Backbone
 from repulse.backbone.taps import INPUTS
 from repulse.errors import CheckpointError, expected
@@ -138,41 +138,64 @@ def _tapped_inputs(backbone: Backbone, features: Tensor) -> Tensor | None:
     return None
 
 
-def write(kept: KeptFeatures | None, folder: Path) -> None:
-    """Write features into the folder of an ensemble, in place of those that are there; None removes them."""
-    old = set(folder.glob(PATTERN))
-    if kept is not None:
+@dataclass(frozen=True)
+class KeptIn:
+    """Where the features of saved heads are, if they are kept.
+
+    Attributes:
+        folder: of the ensemble.
+        heads: fingerprint of the heads, which is in the name of the file: a save that was cut short may leave the
+            features of others beside it.
+    """
+
+    folder: Path
+    heads: str
+
+    def files(self) -> list[Path]:
+        """Return the files of these heads; one, or none."""
+        return sorted(self.folder.glob(f"features-{self.heads[:16]}-*.safetensors"))
+
+    def write(self, kept: KeptFeatures) -> list[Path]:
+        """Write features, and return their file; to be done before the heads, so that these never lack them."""
         tensors = {name: value.contiguous().cpu() for name, value in vars(kept).items() if value is not None}
         content = safetensors.save(tensors)
-        old.discard(write_whole(folder / f"features-{hashlib.sha256(content).hexdigest()}.safetensors", content))
-    for stale in old:
-        stale.unlink(missing_ok=True)
+        with explaining_writes(self.folder, "folder"):
+            return [write_whole(self.folder / self._name(hashlib.sha256(content)), content)]
 
+    def sweep(self, but: list[Path]) -> None:
+        """Remove all features but some, and what killed writers left of any."""
+        with explaining_writes(self.folder, "folder"):
+            for stale in (*self.folder.glob(PATTERN), *self.folder.glob(f".{PATTERN}.*")):
+                if stale not in but:
+                    stale.unlink(missing_ok=True)
 
-def read(folder: Path, width: int) -> KeptFeatures | None:
-    """Read the features in the folder of an ensemble whose heads take this many; None if there are none.
+    def read(self, width: int) -> KeptFeatures | None:
+        """Read the features of heads that take this many; None if there are none.
 
-    Raises:
-        CheckpointError: they were cut short, changed, or are those of other heads.
-    """
-    for path in sorted(folder.glob(PATTERN)):
-        digest = hashlib.sha256()
-        for part in _parts(path):
-            digest.update(part)
-        if path.name != f"features-{digest.hexdigest()}.safetensors":
-            raise CheckpointError(expected(str(path), "the features that were saved", "a file that was changed since"))
-        try:
-            kept = KeptFeatures(**safetensors.load_file(path))
-        except (SafetensorError, TypeError) as reason:
-            raise CheckpointError(expected(str(path), "features that `save` wrote", reason)) from reason
-        if kept.train.ndim != 2 or kept.train.shape[1] != width or len(kept.targets) != len(kept.train):
-            got = f"shape {tuple(kept.train.shape)} with {len(kept.targets)} targets"
-            raise CheckpointError(expected(f"the features in {path}", f"{width} per sample", got))
-        return kept
-    return None
+        Raises:
+            CheckpointError: they were cut short, changed, or are those of other heads.
+        """
+        for path in self.files():
+            digest = hashlib.sha256()
+            try:
+                with open_regular(path) as file:
+                    while part := file.read(2**22):
+                        digest.update(part)
+            except OSError as reason:
+                got = f"one where {reason.strerror or reason}"
+                raise CheckpointError(expected(str(path), "the features that were saved", got)) from reason
+            if path.name != self._name(digest):
+                got = "a file that was changed since"
+                raise CheckpointError(expected(str(path), "the features that were saved", got))
+            try:
+                kept = KeptFeatures(**safetensors.load_file(path))
+            except (SafetensorError, TypeError) as reason:
+                raise CheckpointError(expected(str(path), "features that `save` wrote", reason)) from reason
+            if kept.train.ndim != 2 or kept.train.shape[1] != width or len(kept.targets) != len(kept.train):
+                got = f"shape {tuple(kept.train.shape)} with {len(kept.targets)} targets"
+                raise CheckpointError(expected(f"the features in {path}", f"{width} per sample", got))
+            return kept
+        return None
 
-
-def _parts(path: Path) -> Iterator[bytes]:
-    with path.open("rb") as file:
-        while part := file.read(2**22):
-            yield part
+    def _name(self, digest: Any) -> str:
+        return f"features-{self.heads[:16]}-{digest.hexdigest()}.safetensors"

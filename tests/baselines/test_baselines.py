@@ -288,6 +288,7 @@ def test_deep_ensemble_is_the_mean_of_its_members():
         DeepEnsemble([])
 
 
+@pytest.mark.usefixtures("few_steps")
 def test_our_heads_under_the_contract_are_fit_heads():
     from repulse import Recipe, fit_heads
 

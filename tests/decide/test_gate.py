@@ -296,3 +296,25 @@ def test_a_damaged_gate_is_refused(ensemble, tmp_path):
     write(tmp_path, {**told, "gate": {**told["gate"], "promise": {"risk": 0.1}}}, sealed=True)
     with pytest.raises(CheckpointError, match="as `save` wrote it"):
         repulse.load(tmp_path, network()).gate()
+
+
+@pytest.mark.parametrize("role", ["training data", "`validation=`"])
+def test_data_that_the_fit_has_seen_is_told_from_other_data(role):
+    x, model = calibration(seed=3, count=120), network()
+    y = model(x).argmax(dim=1)
+    ensemble = repulse.retrofit(model, [(x[:60], y[:60])], validation=[(x[60:], y[60:])], recipe=QUICK, progress=False)
+    seen = (x[:60], y[:60]) if role == "training data" else (x[60:], y[60:])
+    with pytest.warns(PromiseWarning, match=role):
+        ensemble.gate([(seen[0][i : i + 20], seen[1][i : i + 20]) for i in range(0, 60, 20)])
+    ensemble.gate(labelled(ensemble, count=60))  # other data: nothing is said
+
+
+def test_inputs_of_few_values_are_no_proof():
+    """Rows that occur again and again are drawn again and again, from the same data or from other."""
+    x = torch.cartesian_prod(*[torch.tensor([0.0, 1.0])] * 4).repeat(8, 1)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Tanh(), torch.nn.Linear(8, 3))
+    y = model(x).argmax(dim=1)
+    ensemble = repulse.retrofit(model, [(x, y)], recipe=QUICK, progress=False)
+    ensemble.gate((x, y))

@@ -12,6 +12,7 @@ import torch
 
 from children import network
 from repulse import CheckpointError, DataError, RecipeError
+from repulse._tensors import write_tensors
 from repulse.decide.calibration import Calibration
 from repulse.decide.estimate import Reliability
 from repulse.decide.martingales import BETS
@@ -92,11 +93,19 @@ def test_a_file_that_is_no_watch_of_this_gate_is_refused(gate, tmp_path):
     other = type(gate)(gate.ensemble, gate.promise, gate.thresholds.rows, replace(gate.basis, data="other"))
     with pytest.raises(CheckpointError, match="a watch of this gate"):
         other.resume(path)
-    path.write_bytes(path.read_bytes()[:-20])
-    with pytest.raises(CheckpointError, match="a watch that was saved"):
-        gate.resume(path)
-    with pytest.raises(CheckpointError, match="a watch that was saved"):
+    content = path.read_bytes()
+    for changed in (content[:-20], content[:-3] + b"\xff" + content[-2:], content.replace(b"0.01", b"0.02"), b""):
+        path.write_bytes(changed)
+        with pytest.raises(CheckpointError, match=r"a whole safetensors file|one that was changed since"):
+            gate.resume(path)
+    with pytest.raises(CheckpointError, match="a whole safetensors file"):
         gate.resume(tmp_path / "nothing")
+    for said in ({}, {"watch": "3"}, {"watch": "{}"}, {"watch": "x"}):
+        write_tensors(path, {"last": torch.zeros(1)}, said)
+        with pytest.raises(CheckpointError, match="a watch that was saved"):
+            gate.resume(path)
+    with pytest.raises(CheckpointError, match="Expected `path` to be a file that can be written"):
+        gate.watch().save(path / "below")
 
 
 def test_two_watches_merge_with_a_higher_bar(gate):

@@ -1,5 +1,6 @@
 """Metrics against scikit-learn, against their definitions written as loops, and against examples done by hand."""
 
+# pyright: basic, reportArgumentType=false, reportAttributeAccessIssue=false, reportCallIssue=false, reportIndexIssue=false
 from __future__ import annotations
 
 import functools
@@ -49,10 +50,10 @@ def ensemble():
 
 def test_accuracy_nll_and_brier_are_those_of_scikit_learn(ensemble):
     prediction, y = ensemble
-    probs = prediction.log_probs.exp().mean(dim=0).numpy()
-    assert metrics.accuracy(prediction, y) == sklearn.metrics.accuracy_score(y, probs.argmax(axis=1))
-    assert metrics.nll(prediction, y) == pytest.approx(sklearn.metrics.log_loss(y, probs), rel=1e-12)
-    wanted = sklearn.metrics.brier_score_loss(y, probs, labels=range(4), scale_by_half=False)
+    probs, labels = prediction.log_probs.exp().mean(dim=0).numpy(), y.numpy()
+    assert metrics.accuracy(prediction, y) == sklearn.metrics.accuracy_score(labels, probs.argmax(axis=1))
+    assert metrics.nll(prediction, y) == pytest.approx(sklearn.metrics.log_loss(labels, probs), rel=1e-12)
+    wanted = sum(sklearn.metrics.brier_score_loss(labels == k, probs[:, k]) for k in range(4))
     assert metrics.brier(prediction, y) == pytest.approx(wanted, rel=1e-12)
 
 
@@ -403,7 +404,7 @@ def mixture():
 
 def test_rmse_is_that_of_scikit_learn(mixture):
     prediction, y = mixture
-    wanted = sklearn.metrics.root_mean_squared_error(y, prediction.means.mean(dim=0))
+    wanted = sklearn.metrics.root_mean_squared_error(y.numpy(), prediction.means.mean(dim=0).numpy())
     assert metrics.rmse(prediction, y) == pytest.approx(wanted, rel=1e-12)
 
 

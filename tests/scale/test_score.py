@@ -200,7 +200,7 @@ def test_a_kill_loses_nothing(tmp_path, monkeypatch):
     source, out = shards(tmp_path / "in"), tmp_path / "out"
     score(source, tmp_path / "wanted", heads)
     command = ["score", heads, source, "--out", out, "--workers", 1, "--threads", 1]
-    here = {**os.environ, "PYTHONPATH": TESTS}
+    here = {**os.environ, "PYTHONPATH": os.pathsep.join([TESTS, *sys.path])}
     process = subprocess.Popen([sys.executable, "-m", "repulse", *map(str, command)], env=here)
     while not list(out.rglob("*.parquet")) and process.poll() is None:
         time.sleep(0.01)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import json
 import shutil
 import threading
 import time
@@ -64,6 +65,7 @@ def test_images_in_json_as_a_file_and_as_a_form_are_the_same(client, heads):
     both, one, form = (answer.json()["predictions"] for answer in answers)
     ensemble, prepare, _ = open_heads(heads)
     wanted = ensemble.predict(prepare([picture(0), picture(7)]))
+    assert isinstance(wanted, ClassPrediction)
     assert [row["epistemic"] for row in both] == pytest.approx(wanted.epistemic.tolist(), abs=1e-5)
     assert [row["prediction"] for row in both] == [("cat", "dog")[i] for i in wanted.labels.tolist()]
     assert both[0]["total"] == pytest.approx(both[0]["aleatoric"] + both[0]["epistemic"], abs=1e-5)
@@ -91,6 +93,14 @@ def test_what_is_refused(client, sent, status, said):
     assert (answer.status_code, said in answer.json()["error"]) == (status, True), answer.text
 
 
+def test_a_small_file_with_many_pixels_is_refused_before_it_is_opened(heads, monkeypatch):
+    app = create_app(heads, limits=Limits(pixels=100))
+    monkeypatch.setattr("repulse.files.networks.open_image", lambda value: pytest.fail("opened"))
+    with TestClient(app, base_url="http://localhost") as client:
+        answer = client.post("/predict", content=picture(0), headers={"content-type": "image/png"})
+    assert (answer.status_code, "at most 100 pixels" in answer.json()["error"]) == (413, True), answer.text
+
+
 def test_health_metrics_and_foreign_hosts(client):
     health = client.get("/health").json()
     assert (health["status"], health["takes"], health["heads"]) == ("ok", "images", 10)
@@ -116,8 +126,11 @@ def test_rows(tmp_path):
             ([[1, 2]], "inputs the model can take"),
             ([[1], [1, 2]], "as many numbers"),
             ([1], "single"),
+            ([[1, 2, 3, float("nan")]], "finite"),
+            ([[1, 2, 3, float("inf")]], "finite"),
+            ([[1, 2, 3, None]], "finite"),
         ):
-            bad = client.post("/predict", json={"rows": rows})
+            bad = client.post("/predict", content=json.dumps({"rows": rows}))
             assert (bad.status_code, said in bad.json()["error"]) == (422, True), bad.text
 
 
@@ -143,6 +156,7 @@ def test_requests_that_arrive_together_are_one_batch():
     found = asyncio.run(together())
     assert sizes == [4, 2]
     for i, one in enumerate(found):
+        assert isinstance(one, ClassPrediction)
         assert torch.equal(one.probs, prediction_of([i, i + 1]).probs)
 
 
@@ -153,6 +167,8 @@ def test_one_bad_request_does_not_spoil_the_others():
 
     one, bad, two = asyncio.run(together())
     assert isinstance(bad, DataError)
+    assert isinstance(one, ClassPrediction)
+    assert isinstance(two, ClassPrediction)
     assert torch.equal(one.probs, prediction_of([1]).probs)
     assert torch.equal(two.probs, prediction_of([2]).probs)
 
@@ -194,12 +210,23 @@ def address(heads):
     thread.join()
 
 
+ANSWER = {
+    "prediction": "cat",
+    "confidence": 0.6,
+    "probs": {"cat": 0.6},
+    "aleatoric": 0.2,
+    "epistemic": 0.4,
+    "total": 0.6,
+}
+
+
 def test_drop_an_image_on_the_page_and_see_label_and_doubt(address, heads, tmp_path):
     playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not there: pip install playwright")
     if not CHROMIUM:
         pytest.skip("chromium is not there: this test needs a real browser")
     ensemble, prepare, _ = open_heads(heads)
     wanted = ensemble.predict(prepare([picture(3)]))
+    assert isinstance(wanted, ClassPrediction)
     trouble: list[str] = []
     with playwright.sync_playwright() as tool:
         browser = tool.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
@@ -222,6 +249,10 @@ def test_drop_an_image_on_the_page_and_see_label_and_doubt(address, heads, tmp_p
         assert float(confidence.removesuffix(" %")) == pytest.approx(100 * float(wanted.confidence[0]), abs=0.06)
         assert float(page.locator("#epistemic").inner_text()) == pytest.approx(float(wanted.epistemic[0]), rel=0.01)
         assert page.locator("#probs li").count() == 2
+        assert page.locator("#verdict").is_hidden()  # these heads have no gate
+        page.evaluate("(one) => show(one)", {**ANSWER, "action": "foreign", "p_value": 0.004, "set": ["cat", "dog"]})
+        assert page.locator("#verdict").inner_text().startswith("foreign: unlike the data")
+        assert page.locator("#inside").inner_text() == "among cat, dog"
         assert trouble == []
         (tmp_path / "no.png").write_bytes(b"no image")
         page.set_input_files("#drop input", tmp_path / "no.png")

@@ -9,6 +9,8 @@ import jaxtyping
 import pytest
 
 from repulse_lab.campaign import calls, damage, disks, finding, hostile, kills, mutants, repetition, run
+from repulse_lab.campaign.page import put_in
+from repulse_lab.campaign.reach import Reach
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -53,19 +55,29 @@ def test_failures_are_counted():
 def test_a_page_without_its_place_is_refused(tmp_path: Path):
     page = tmp_path / "page.md"
     page.write_text(f"before\n{run.BEGIN}\nold\n{run.END}\nafter\n")
-    run.put_in(page, "new")
+    put_in(page, "new", run.BEGIN, run.END)
     assert page.read_text() == f"before\n{run.BEGIN}\n\nnew\n\n{run.END}\nafter\n"
     page.write_text("nothing")
     with pytest.raises(ValueError, match="0 places"):
-        run.put_in(page, "new")
+        put_in(page, "new", run.BEGIN, run.END)
 
 
 def test_mutants_differ_in_one_place(tmp_path: Path):
     file = tmp_path / "code.py"
     file.write_text("def f(a, b):\n    return -a + b * 2 if a < b and not b else a\n")
-    made = list(mutants.mutants_of(file))
+    made = list(mutants.mutants_of(file, tmp_path))
     plain = ast.unparse(ast.parse(file.read_text()))
     assert len(made) == len({mutant.source for mutant in made}) == 6
     assert plain not in {mutant.source for mutant in made}
     for mutant in made:
         compile(mutant.source, "mutant", "exec")
+        assert (mutant.file, mutant.lines) == ("code.py", range(2, 3))
+
+
+def test_a_mutant_meets_the_tests_that_reach_it_quickest_first():
+    reach = Reach({"a": 3.0, "b": 1.0, "c": 2.0}, {"code.py": {0: {"a", "b", "c"}, 2: {"a", "b"}, 3: {"c"}}})
+    assert reach.of("code.py", range(2, 4), 60) == ["b", "c", "a"]
+    assert reach.of("code.py", range(2, 3), 2) == ["b"]
+    assert reach.of("code.py", range(3, 4), 0.1) == ["c"]
+    assert reach.of("code.py", range(9, 10), 60) == ["b", "c", "a"]  # a line that is read when it is imported
+    assert reach.of("other.py", range(1, 9), 60) == []

@@ -30,14 +30,26 @@ def test_gates_over_draws_hold_their_promise():
 
 
 def test_watches_find_a_change_and_windows_do_too():
-    usual, other = np.random.default_rng(0).normal(size=2000), np.full(10, 6.0)
+    usual = {"score": torch.randn(2000, generator=torch.Generator().manual_seed(0)), "total": torch.arange(2000.0)}
+    other = {"score": torch.full((10,), 6.0), "total": torch.arange(10.0)}
     quiet = watches.drawn(usual, usual, 0, 10, 1600, 200, 0)
     changed = watches.drawn(usual, other, 0.5, 10, 1600, 200, 1)
     assert np.isinf(watches.alarms(watches.p_values(quiet), "switching", 0.01)).all()
     when = watches.alarms(watches.p_values(changed), "switching", 0.01)
     assert ((when > watches.QUIET) & (when < watches.QUIET + 100)).all()
-    assert float(watches.delay(when)) < 100
-    assert float(watches.delay(watches.windowed_alarms(quiet, changed, 0.1))) < 300
-    assert watches.delay(np.array([np.inf, 5.0])) == "not found"
+    assert watches.delay(when) < 100
+    bars = watches.windowed_bars(quiet, 0.1)
+    assert np.isfinite(watches.windowed_alarms(bars, quiet)).mean() <= 0.1
+    assert watches.delay(watches.windowed_alarms(bars, changed)) < 300
+    assert watches.delay(np.array([np.inf, 5.0])) == np.inf
     fixed = watches.p_values(quiet, fixed=True)
     assert 0 < fixed.min() < fixed.max() <= 1
+
+
+def test_scores_of_one_input_stay_together():
+    rows = {"score": torch.arange(50.0), "total": 100 + torch.arange(50.0)}
+    far = {"score": torch.arange(900.0, 950), "total": torch.arange(1000.0, 1050)}
+    drawn = watches.drawn(rows, far, 0.5, 4, watches.QUIET + 100, 20, 0)
+    assert (drawn.scores[1] - drawn.scores[0] == 100).all()
+    assert (drawn.scores[0, :, : watches.QUIET] < 50).all()
+    assert 0.3 < (drawn.scores[0, :, watches.QUIET :] >= 900).mean() < 0.7

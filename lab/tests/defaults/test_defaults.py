@@ -320,6 +320,7 @@ def measured(results, problem=CLOUDS, methods=("network", "repulse"), say=lambda
     return list(run.run([problem], range(1), [METHODS[name] for name in methods], Path(), results, say))
 
 
+@pytest.mark.usefixtures("few_steps")
 def test_a_finished_row_is_not_measured_again(tmp_path, monkeypatch):
     results = Results(tmp_path, "before")
     first = measured(results)
@@ -330,12 +331,14 @@ def test_a_finished_row_is_not_measured_again(tmp_path, monkeypatch):
     assert [row.method for row in measured(results)] == ["repulse"]
 
 
+@pytest.mark.usefixtures("few_steps")
 def test_labels_share_what_the_library_does_not_change(tmp_path):
     measured(Results(tmp_path, "before"))
     assert [row.method for row in measured(Results(tmp_path, "after"))] == ["repulse"]
     assert {row.code for row in Results(tmp_path, "after").rows("clouds")} == {"", code_digest()}
 
 
+@pytest.mark.usefixtures("few_steps")
 def test_what_fails_is_said_and_tried_again(tmp_path):
     told: list[str] = []
     torn = Problem("torn", "", "torn", "choosing", clouds, "regression")  # a classifier, taken for a regression
@@ -344,6 +347,7 @@ def test_what_fails_is_said_and_tried_again(tmp_path):
     assert told[0].startswith("torn, repulse, seed 0: ")
 
 
+@pytest.mark.usefixtures("few_steps")
 def test_every_method_fills_every_column(tmp_path):
     rows = measured(Results(tmp_path, "now"), methods=QUICK)
     assert [row.method for row in rows] == QUICK
@@ -367,6 +371,7 @@ def test_noise_of_the_network_is_that_of_the_validation_rows(tmp_path):
     assert math.isclose(float(prediction.variances[0, 0]), float((mean - targets).square().mean()), rel_tol=1e-4)
 
 
+@pytest.mark.usefixtures("few_steps")
 def test_the_command_writes_tables_and_goes_on(tmp_path, monkeypatch):
     monkeypatch.setitem(PROBLEMS, "clouds", CLOUDS)
     monkeypatch.setitem(PROBLEMS, "line", LINE)

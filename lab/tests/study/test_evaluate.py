@@ -54,7 +54,7 @@ def registered(monkeypatch):
     monkeypatch.setitem(EVALUATIONS, "tiny", (grid, "Small", evaluate.PHOTOGRAPHS))
 
 
-@pytest.mark.usefixtures("registered")
+@pytest.mark.usefixtures("registered", "few_steps")
 def test_every_method_on_both_views_gives_figures(tmp_path):
     work = Reproduction([evaluation("tiny")], RunOptions("cpu", tmp_path, 1), tmp_path / "out")
     tally = work.run(progress=False)

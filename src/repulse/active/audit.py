@@ -5,15 +5,17 @@ whitened features. A label is suspect where both give it little,
 
     quality(x, y) = sqrt(p(y | x) q(y | x)),     q(y | x) = (hits of y among k neighbours + prior of y) / (k + 1),
 
-and wrong, in all probability, where another class is at least as probable as that class usually is for inputs that
-carry its label (the thresholds of confident learning, Northcutt et al., 2021). Neighbours are a second opinion because
-heads that were fitted to a wrong label give it some probability; its neighbours do not.
+and wrong, in all probability, where another class is predicted that is at least as probable as it usually is for
+inputs that carry its label (the thresholds of confident learning, Northcutt et al., 2021). Neighbours are a second
+opinion because heads that were fitted to a wrong label give it some probability; its neighbours do not.
 """
 
 from __future__ import annotations
 
+import csv
 import html
-from collections.abc import Iterable, Iterator
+import io
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,10 +24,11 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from repulse._files import write_whole
 from repulse._mapped import row_chunks
 from repulse.backbone.features import compute_features
 from repulse.errors import DataError, expected
-from repulse.evaluation.page import Page, Section
+from repulse.evaluation.page import Gallery, Page, Section
 from repulse.kept import KeptFeatures
 from repulse.particles.heads import Heads
 from repulse.prediction import ClassPrediction, Prediction
@@ -41,6 +44,9 @@ FLAGGED = 0.95
 
 COPY = 1e-3
 """Distance relative to the usual one, up to which two inputs are copies."""
+
+COLUMNS = ("input", "label", "predicted", "quality", "found")
+"""Of tables."""
 
 MAX_ROWS = 2000
 """Inputs whose neighbours are searched at once."""
@@ -59,6 +65,7 @@ class Audit:
         foreign: whether the heads disagree.
         copy_of: index of the nearest other input if it is a copy, -1 otherwise.
         class_names: names of the classes, if they are known.
+        keys: what each input is called in tables, such as its file; its index if not known.
     """
 
     targets: Int[Tensor, " N"]
@@ -69,6 +76,7 @@ class Audit:
     foreign: Bool[Tensor, " N"]
     copy_of: Int[Tensor, " N"]
     class_names: tuple[str, ...] | None = None
+    keys: Sequence[Any] | None = None
 
     def __len__(self) -> int:
         return len(self.targets)
@@ -82,19 +90,18 @@ class Audit:
         """Return the name of a class."""
         return str(label) if self.class_names is None else self.class_names[label]
 
-    def rows(self, most: int = 20) -> Iterator[tuple[int, str, str, float, str]]:
-        """Iterate over the most suspect inputs: index, label, prediction, quality of the label, findings in words."""
+    def key(self, index: int) -> str:
+        """Return what an input is called."""
+        return str(index if self.keys is None else self.keys[index])
+
+    def rows(self, most: int | None = 20) -> Iterator[tuple[str, str, str, float, str]]:
+        """Iterate over the most suspect inputs: key, label, prediction, quality of the label, findings in words."""
         words = {"mislabelled": self.mislabelled, "ambiguous": self.ambiguous, "foreign": self.foreign}
         for i in self.order[:most].tolist():
             found = [name for name, flags in words.items() if flags[i]]
-            found += [f"copy of {int(self.copy_of[i])}"] if self.copy_of[i] >= 0 else []
-            yield (
-                i,
-                self.name(int(self.targets[i])),
-                self.name(int(self.labels[i])),
-                float(self.quality[i]),
-                ", ".join(found),
-            )
+            found += [f"copy of {self.key(int(self.copy_of[i]))}"] if self.copy_of[i] >= 0 else []
+            label, guess = self.name(int(self.targets[i])), self.name(int(self.labels[i]))
+            yield self.key(i), label, guess, float(self.quality[i]), ", ".join(found)
 
     @property
     def counts(self) -> dict[str, int]:
@@ -108,31 +115,46 @@ class Audit:
         }
 
     def __str__(self) -> str:
+        rows = list(self.rows())
+        wide = max(len(key) for key, *_ in (*rows, ("input",)))
         lines = [", ".join(f"{count:,} {name}" for name, count in self.counts.items())]
-        lines += [f"{'index':>8}  {'label':<16}{'predicted':<16}{'quality':>8}  found"]
+        lines += [f"{'input':<{wide}}  {'label':<16}{'predicted':<16}{'quality':>8}  found"]
         lines += [
-            f"{i:>8}  {label[:15]:<16}{guess[:15]:<16}{q:>8.3f}  {found}" for i, label, guess, q, found in self.rows()
+            f"{key:<{wide}}  {label[:15]:<16}{guess[:15]:<16}{q:>8.3f}  {found}" for key, label, guess, q, found in rows
         ]
         return "\n".join(lines)
 
     def table(self, most: int = 100) -> str:
         """Return the most suspect inputs as an HTML table."""
-        head = "<tr><th>index</th><th>label</th><th>predicted</th><th>quality</th><th>found</th></tr>"
-        cells = "".join(
-            f"<tr><td>{i}</td><td>{html.escape(label)}</td><td>{html.escape(guess)}</td><td>{q:.3f}</td><td>{found}</td></tr>"
-            for i, label, guess, q, found in self.rows(most)
-        )
-        return f"<table>{head}{cells}</table>"
+        lines = ["".join(f"<th>{name}</th>" for name in COLUMNS)]
+        for key, label, guess, q, found in self.rows(most):
+            lines.append("".join(f"<td>{html.escape(cell)}</td>" for cell in (key, label, guess, f"{q:.3f}", found)))
+        return "<table>" + "".join(f"<tr>{line}</tr>" for line in lines) + "</table>"
+
+    def csv(self, path: str | Path) -> Path:
+        """Write a table of all inputs, the most suspect label first."""
+        written = io.StringIO(newline="")
+        writer = csv.writer(written)
+        writer.writerow(COLUMNS)
+        writer.writerows((*row[:3], f"{row[3]:.6f}", row[4]) for row in self.rows(None))
+        return write_whole(path, written.getvalue())
 
     def _repr_html_(self) -> str:
         return f"<p>{html.escape(str(self).splitlines()[0])}</p>{self.table(20)}"
 
-    def page(self, path: str | Path, most: int = 200) -> Path:
-        """Write one page with the counts and the most suspect inputs."""
+    def page(self, path: str | Path, most: int = 200, galleries: Sequence[Gallery] = ()) -> Path:
+        """Write one page with the counts and the most suspect inputs.
+
+        Args:
+            path: of the page.
+            most: inputs that it lists.
+            galleries: rows of pictures to show above the list.
+        """
         lead = f"{self.counts['mislabelled']:,} of {len(self):,} labels are wrong in all probability."
         sections = [
             Section("Findings", [str(self).splitlines()[0]]),
-            Section("Look at these first", table=self.table(most)),
+            *([Section("Look at these first", galleries=galleries)] if galleries else []),
+            Section("The most suspect labels", table=self.table(most)),
         ]
         return Page("Audit of the labels", lead, sections).write(path)
 
@@ -154,7 +176,8 @@ def audit(ensemble: Ensemble, data: Iterable[Any] | None = None, *, progress: bo
         device = next(heads.parameters()).device
         found = compute_features(ensemble.backbone, data, None, device=device, progress=progress)
         features, targets = found.train, found.targets
-        if targets.ndim != 1 or int(targets.min()) < 0 or int(targets.max()) >= heads.task.class_count:
+        wrong = targets.is_floating_point() or targets.ndim != 1
+        if wrong or int(targets.min()) < 0 or int(targets.max()) >= heads.task.class_count:
             wanted = f"class indices from 0 to {heads.task.class_count - 1}, one per input"
             raise DataError(expected("targets", wanted, f"{targets.dtype} of shape {tuple(targets.shape)}"))
     prediction = Prediction.cat([heads.predict(part.float()).cpu() for part in row_chunks(features)])
@@ -179,12 +202,12 @@ def audit(ensemble: Ensemble, data: Iterable[Any] | None = None, *, progress: bo
 
 
 def _confidently_wrong(probs: Float[Tensor, "N K"], targets: Int[Tensor, " N"]) -> Bool[Tensor, " N"]:
-    """Return where another class is at least as probable as it is, on average, for inputs that carry its label."""
+    """Return where another class is predicted, at least as probable as it is, on average, for inputs of that label."""
     totals = torch.zeros(probs.shape[1]).index_add_(0, targets, probs.gather(1, targets.unsqueeze(1)).squeeze(1))
     counts = targets.bincount(minlength=probs.shape[1])
     thresholds = torch.where(counts > 0, totals / counts.clamp_min(1), torch.inf)
     best = torch.where(probs >= thresholds, probs, -1.0).max(dim=1)
-    return (best.values > 0) & (best.indices != targets)
+    return (best.values > 0) & (best.indices != targets) & (probs.argmax(dim=1) != targets)
 
 
 def _neighbours(features: Tensor, kept: KeptFeatures, heads: Heads, own: bool) -> tuple[Tensor, Tensor]:

@@ -74,7 +74,10 @@ def forget(ensemble: Ensemble, indices: Sequence[int] | Tensor, *, progress: boo
         progress: show a bar when the fit takes more than two seconds.
     """
     kept, recipe = ensemble.required_features("forget"), ensemble.recipe or Recipe()
-    gone = torch.as_tensor(indices)
+    try:
+        gone = torch.as_tensor(indices)
+    except (TypeError, ValueError, RuntimeError) as reason:
+        raise DataError(expected("indices", "integers, at least one", type(indices).__name__)) from reason
     if gone.ndim != 1 or not len(gone) or gone.is_floating_point() or gone.dtype == torch.bool:
         got = f"{gone.dtype} of shape {tuple(gone.shape)}"
         raise DataError(expected("indices", "integers, at least one", got))
@@ -141,11 +144,14 @@ def _with_new_classes(
     if int(targets.min()) < 0:
         raise DataError(expected("targets", "class indices", f"{int(targets.min())}"))
     total = max(classes, int(targets.max()) + 1)
-    missing = set(range(classes, total)) - set(targets.unique().tolist())
-    if missing:
-        got = f"none of class {min(missing)}, and some of class {total - 1}"
+    new = [label for label in targets.unique().tolist() if label >= classes]  # sorted
+    missing = next((classes + i for i, label in enumerate(new) if label != classes + i), None)
+    if missing is not None:
+        got = f"none of class {missing}, and some of class {total - 1}"
         raise DataError(expected("new classes", "numbered after the old ones, without gaps", got))
     if given is not None:
+        if isinstance(given, str) or not isinstance(given, Sequence) or not all(isinstance(one, str) for one in given):
+            raise DataError(expected("class_names", "a list of strings", repr(given)[:60]))
         if len(given) != total:
             raise DataError(expected("class_names", f"{total} names, one per class", f"{len(given)}"))
         return total, tuple(given)

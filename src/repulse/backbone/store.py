@@ -29,7 +29,7 @@ import torch
 from torch import Tensor
 
 from repulse import _locks
-from repulse._files import sealed, sweep, unsealed, write_whole
+from repulse._files import read_regular, sealed, sweep, unsealed, write_whole
 from repulse._mapped import map_file
 from repulse.backbone.fingerprint import as_bytes
 from repulse.errors import CacheError, CacheWarning, DataError, expected
@@ -188,8 +188,8 @@ class CachedStore:
         found = None
         if path.exists():
             try:
-                found = unsealed(path.read_bytes())
-            except (ValueError, RecursionError):
+                found = unsealed(read_regular(path))
+            except ValueError:
                 found = {}
             if not isinstance(found.get("model", {}), dict):
                 found = {}
@@ -213,13 +213,14 @@ class CachedStore:
         """Read which batches are in the files as the journal says, up to the first that is not."""
         if not self.journal.exists() or not all(path.exists() for path in self.files):
             return
-        self.shared = '{"complete"' in self.journal.read_text(errors="replace")
+        text = read_regular(self.journal).decode(errors="replace")
+        self.shared = '{"complete"' in text
         sizes = [dtype.itemsize * _product(shape) for dtype, shape in self.kinds]
         files = [path.open("rb") for path in self.files]
         try:
-            for text in self.journal.read_text(errors="replace").splitlines():
+            for part in text.splitlines():
                 try:
-                    line = json.loads(text)
+                    line = json.loads(part)
                     if "complete" in line:
                         self.complete = line["complete"] == len(self.lines) > 0
                         return

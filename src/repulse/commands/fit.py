@@ -20,6 +20,9 @@ from repulse.retrofit import retrofit
 
 AUTO, NONE = "auto", "none"
 
+MAX_KEPT = 2**30
+"""Bytes of features of the training data that are kept with the heads, at most."""
+
 
 def fit(
     model: options.TrainedNetwork,
@@ -79,12 +82,21 @@ def fit(
             device=device,
             progress=shows_progress(),
         )
-    ensemble.save(out)
+    _save(ensemble, out)
     sources = training.opening.sources | _sources(validation, repulsion)
     dataclasses.replace(training.opening, sources=sources).save(out)
     _tell(ensemble, out, validation)
     if strict and ensemble.summary().warnings():
         raise typer.Exit(1)
+
+
+def _save(ensemble: Ensemble, out: Path) -> None:
+    """Write the heads, with the features of the training data unless these are many: `why` and `audit` need them."""
+    kept = ensemble.kept
+    few = kept is not None and kept.train.nbytes <= MAX_KEPT
+    ensemble.save(out, features=few)
+    if not few:
+        typer.echo(f"repulse: {out} has no features of the training data: too many for `why` and `audit`", err=True)
 
 
 def _tell(ensemble: Ensemble, out: Path, validation: Path | None) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import torch
 
+from repulse._files import read_regular
 from repulse.commands import options
 from repulse.errors import DataError, expected
 from repulse.files.batches import Batches, classes_of, targets_of
@@ -48,7 +49,9 @@ class Training:
             model=_whole_name(model),
             checkpoint=None if checkpoint is None else str(checkpoint.resolve()),
             kind=samples.kind,
-            columns=dataclasses.replace(samples.columns, label=samples.columns.label or columns.label),
+            columns=dataclasses.replace(
+                samples.columns, label=samples.columns.label or columns.label, key=columns.key
+            ),  # a key that was found, not told, may be missing in other data
             classes=_classes(classes, network, samples, task),
             task=task.value,
             batch_size=batch_size,
@@ -83,7 +86,7 @@ def _classes(file: Path | None, network: Network, samples: Samples, task: option
     """Return the names by which labels are understood: told, those of the network, or those in the data, sorted."""
     if file is not None:
         try:
-            return tuple(file.read_text(encoding="utf-8").removesuffix("\n").split("\n"))
+            return tuple(read_regular(file, 2**24).decode().removesuffix("\n").split("\n"))
         except (OSError, UnicodeDecodeError) as reason:
             wanted = "a text file with the name of a class in each line"
             raise DataError(expected("--classes", wanted, file)) from reason

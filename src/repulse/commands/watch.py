@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from repulse._files import explaining_writes
+from repulse._locks import locked
 from repulse.commands import options
 from repulse.commands.language import next_steps, warnings_as_lines
 from repulse.files.batches import Batches
@@ -37,17 +41,18 @@ def watch(
     ensemble, prepare, opening = open_heads(heads, model, checkpoint)
     kept = heads / "watch.state" if state is None else state
     gate = ensemble.gate()
-    following = gate.resume(kept) if kept.exists() else gate.watch(false_alarm)
     samples = read_samples(data, opening.columns, opening.kind)
-    with warnings_as_lines():
+    with warnings_as_lines(), _alone(kept):
+        following = gate.resume(kept) if kept.exists() else gate.watch(false_alarm)
         for batch in Batches(samples, prepare, size=opening.batch_size):
             following.update(batch)
+        record = following.record()
+        if log is not None:  # first: what is not in the log has not been seen
+            with explaining_writes(log, "--log"):
+                log.parent.mkdir(parents=True, exist_ok=True)
+                with log.open("a", encoding="utf-8") as file:
+                    file.write(record.json() + "\n")
         following.save(kept)
-    record = following.record()
-    if log is not None:
-        log.parent.mkdir(parents=True, exist_ok=True)
-        with log.open("a", encoding="utf-8") as file:
-            file.write(record.json() + "\n")
     if plot is not None:
         following.plot(plot)
     typer.echo(str(record))
@@ -55,3 +60,13 @@ def watch(
         next_steps((f"repulse score {shlex.quote(str(heads))} DATA", "which of them are foreign: label those first"))
     if strict and following.alarm:
         raise typer.Exit(1)
+
+
+@contextmanager
+def _alone(state: Path) -> Iterator[None]:
+    """Let one call at a time go on from a state: what another has seen meanwhile would be lost."""
+    with ExitStack() as held:
+        with explaining_writes(state, "--state"):
+            state.parent.mkdir(parents=True, exist_ok=True)
+            held.enter_context(locked(state.with_name(f".{state.name}.lock"), f"goes on from {state}"))
+        yield

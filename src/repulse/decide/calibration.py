@@ -18,6 +18,7 @@ from repulse.backbone.fingerprint import as_bytes
 from repulse.backbone.reading import bar, length_of
 from repulse.decide import conformal
 from repulse.decide.promise import Promise
+from repulse.decide.unseen import warn_if_seen
 from repulse.ensemble import Ensemble
 from repulse.errors import DataError, expected
 from repulse.metrics.inputs import checked
@@ -97,6 +98,7 @@ def collect(ensemble: Ensemble, data: Any, promise: Promise, progress: bool) -> 
             raise DataError(expected("the predictions of the ensemble", "one class or one number per input", got))
         if not found:
             promise.check_task(isinstance(prediction, ClassPrediction))
+            warn_if_seen(ensemble, inputs)
         found.append(rows_of(prediction, targets, promise))
         for name, value in (*tensors_of(inputs), ("targets", targets)):
             digests[name].update(as_bytes(value))  # one digest per tensor: however the data is cut into batches

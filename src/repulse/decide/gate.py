@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import warnings
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
@@ -18,6 +19,7 @@ from repulse.backbone.fingerprint import weights_of
 from repulse.decide import conformal
 from repulse.decide.calibration import Calibration, Thresholds, collect, doubt_of
 from repulse.decide.decision import Decision
+from repulse.decide.deployed import DeployedGate
 from repulse.decide.martingales import Bet
 from repulse.decide.promise import Promise
 from repulse.decide.watch import Watch, resume
@@ -135,6 +137,10 @@ class Gate:
             found.write(path)
         return found
 
+    def deployed(self) -> DeployedGate:
+        """Return what it decides as a plain module, which adds to the answers of `ensemble.deploy()`."""
+        return DeployedGate(self.thresholds, self.ensemble.heads.count)
+
     @property
     def is_for_classes(self) -> bool:
         """Whether classes are predicted, or else numbers."""
@@ -167,7 +173,7 @@ class Gate:
             what = "wrong" if promise.tolerance is None else f"off by more than {promise.tolerance:.4g}"
             found.append(
                 f"accept: at most {promise.risk:.3g} of these are {what}, with confidence {1 - promise.delta:.3g}; "
-                f"doubt up to {held.doubt:.3g}, {counts[i] / total:.1%} of familiar inputs, of which "
+                f"{_doubt(held.doubt)}, {counts[i] / total:.1%} of familiar inputs, of which "
                 f"{errors[i]} of {counts[i]:,} were wrong"
             )
         inside = "sets" if self.is_for_classes else "intervals"
@@ -183,6 +189,10 @@ class Gate:
     def kept(self) -> KeptGate:
         """Return all of it as plain data and tensors, as `ensemble.save` writes it."""
         return {"promise": asdict(self.promise), "basis": asdict(self.basis)}, dict(vars(self.thresholds.rows))
+
+
+def _doubt(most: float) -> str:
+    return "any doubt" if math.isinf(most) else f"doubt up to {most:.3g}"
 
 
 def calibrate(ensemble: Ensemble, data: Any, promise: Promise, progress: bool = True) -> Gate:

@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save
 
-from repulse._files import with_nan, without_nan, write_whole
+from repulse._files import explaining_writes, with_nan, without_nan
+from repulse._tensors import read_tensors, write_tensors
 from repulse.decide.decision import Decision
 from repulse.decide.estimate import Estimate, Reliability
 from repulse.decide.martingales import BETS, Bet, Ranks, threshold_for
@@ -250,7 +249,9 @@ class Watch:
         about = {**plain, "basis": asdict(self.gate.basis), "history": [asdict(one) for one in self.history]}
         about["bets"] = {kind: self._bets[kind].seen for kind in KINDS}
         text = json.dumps(without_nan(about), allow_nan=False)
-        return write_whole(path, save({k: np.ascontiguousarray(v) for k, v in arrays.items()}, {"watch": text}))
+        tensors = {name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in arrays.items()}
+        with explaining_writes(path):
+            return write_tensors(path, tensors, {"watch": text})
 
     def __repr__(self) -> str:
         return f"Watch({self.record()})"
@@ -261,10 +262,10 @@ _PLAIN = ("false_alarm", "bet", "window", "seen", "counts", "alarms", "_parts", 
 
 def resume(gate: Gate, path: str | Path) -> Watch:
     """Read a watch that was saved, for the gate it was made by."""
+    tensors, said = read_tensors(path)
     try:
-        with safe_open(path, framework="numpy") as file:
-            arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-            about = json.loads((file.metadata() or {})["watch"])
+        arrays = {name: tensor.numpy().copy() for name, tensor in tensors.items()}
+        about = json.loads(said["watch"])
         if about["basis"] != asdict(gate.basis):
             raise CheckpointError(expected(str(path), "a watch of this gate", "that of another one"))
         watch = Watch(gate, about["false_alarm"], about["bet"], about["window"], 0)
@@ -278,9 +279,9 @@ def resume(gate: Gate, path: str | Path) -> Watch:
         watch._last = arrays["last"]
         watch._generator.set_state(torch.from_numpy(arrays["generator"]))
         watch.history = [Record(**{**with_nan(one), "alarm": one["alarm"]}) for one in about["history"]]
-    except (OSError, SafetensorError, KeyError, TypeError, ValueError) as reason:
-        if isinstance(reason, CheckpointError):
-            raise
+    except CheckpointError:
+        raise
+    except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as reason:
         raise CheckpointError(expected(str(path), "a watch that was saved", f"something else ({reason})")) from reason
     return watch
 

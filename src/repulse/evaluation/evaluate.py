@@ -5,7 +5,6 @@ Whatever predicts and scores can be evaluated: an `Ensemble` on inputs, `Heads` 
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields
@@ -15,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from repulse._files import explaining_writes, with_nan, without_nan, write_whole
+from repulse._files import explaining_writes, read_regular, sealed, unsealed, with_nan, without_nan, write_whole
 from repulse._html import table
 from repulse._progress import progress_bar
 from repulse.backbone.batches import input_batches, labelled_batches, limit_batch_size
@@ -98,8 +97,8 @@ class Evaluation:
         return figure
 
     def to_json(self, path: str | Path | None = None) -> str:
-        """Return everything as JSON, with null for NaN, and write it to a file if there is a path."""
-        text = json.dumps({"format": FORMAT, **without_nan(asdict(self))}, indent=1, allow_nan=False) + "\n"
+        """Return everything as JSON, with null for NaN and a digest, and write it to a file if there is a path."""
+        text = sealed({"format": FORMAT, **without_nan(asdict(self))}, sort=False)
         if path is not None:
             with explaining_writes(path):
                 write_whole(path, text)
@@ -109,13 +108,13 @@ class Evaluation:
     def from_json(source: str | Path) -> Evaluation:
         """Read an evaluation from a JSON text or, given a `Path`, from a file."""
         try:
-            kept = json.loads(source.read_text(encoding="utf-8") if isinstance(source, Path) else source)
+            kept = unsealed(read_regular(source) if isinstance(source, Path) else source)
             if kept.pop("format") != FORMAT:
                 raise CheckpointError(expected("source", f"an evaluation of format {FORMAT}", "another format"))
             kept = with_nan({f.name: kept[f.name] for f in fields(Evaluation)})
             intervals = {s: {k: Interval(*v) for k, v in found.items()} for s, found in kept.pop("intervals").items()}
             return Evaluation(**kept, intervals=intervals)
-        except (ValueError, KeyError, TypeError, AttributeError) as reason:
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as reason:
             if isinstance(reason, CheckpointError):
                 raise
             why = f"something else ({type(reason).__name__}: {reason})"

@@ -24,6 +24,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from repulse._files import read_regular
 from repulse._operators import define_missing
 from repulse.errors import BackboneError, expected
 from repulse.files.batches import Prepare
@@ -63,7 +64,7 @@ class Network:
             return _Images(self.transform, self.batched)
         if kind == "texts":
             if self.transform is None:
-                wanted = "a function that returns (network, transform), where the transform takes a list of texts,"
+                wanted = "a function that returns (network, transform), for texts"
                 raise BackboneError(expected("model", wanted, "a network without a transform"))
             return _Texts(self.transform)
         return _Rows(self.transform)
@@ -165,20 +166,20 @@ def _timm(name: str, checkpoint: Path | None) -> Network:
 
 def _folder(folder: Path) -> Network:
     try:
-        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError) as reason:
+        config = dict(json.loads(read_regular(folder / "config.json")))
+        architecture = str((config.get("architectures") or ["nothing"])[0])
+    except (OSError, ValueError, TypeError, LookupError, RecursionError) as reason:
         wanted = "a folder that `save_pretrained` wrote, with config.json in it"
         raise BackboneError(expected("model", wanted, f"{folder}")) from reason
     if "architecture" in config:
         return _timm_folder(folder)
+    if "Classification" not in architecture:  # its last layer would be made up
+        got = f"{architecture} in {folder}"
+        raise BackboneError(expected("model", "a classifier, whose last layer is trained", got))
     need("transformers", "a network of Hugging Face", "hf")
     define_missing()
     import transformers
 
-    architecture = (config.get("architectures") or ["nothing"])[0]
-    if "Classification" not in architecture:  # its last layer would be made up
-        got = f"{architecture} in {folder}"
-        raise BackboneError(expected("model", "a classifier, whose last layer is trained", got))
     texts = not (folder / "preprocessor_config.json").exists()
     local: dict[str, Any] = {"local_files_only": True}
     try:

@@ -8,13 +8,11 @@ would be: open only folders whose origin you trust.
 
 from __future__ import annotations
 
-import hashlib
-import json
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
 
-from repulse._files import write_whole
+from repulse._files import explaining_writes, read_regular, sealed, unsealed, write_whole
+from repulse._schema import mismatch
 from repulse.ensemble import Ensemble, load
 from repulse.errors import CheckpointError, expected
 from repulse.files.batches import Prepare
@@ -23,6 +21,8 @@ from repulse.files.networks import open_network
 
 FORMAT = 1
 FILE = "opening.json"
+MOST = 2**24
+"""Bytes of it, at most."""
 
 
 @dataclass(frozen=True)
@@ -51,9 +51,8 @@ class Opening:
 
     def save(self, folder: str | Path) -> Path:
         """Write it beside the heads."""
-        about = {"format": FORMAT, **asdict(self)}
-        text = json.dumps({**about, "digest": _digest(about)}, indent=1, sort_keys=True, ensure_ascii=False)
-        return write_whole(Path(folder) / FILE, text + "\n")
+        with explaining_writes(Path(folder) / FILE, "--out"):
+            return write_whole(Path(folder) / FILE, sealed({"format": FORMAT, **asdict(self)}))
 
     @staticmethod
     def read(folder: str | Path) -> Opening:
@@ -64,17 +63,17 @@ class Opening:
         """
         path = Path(folder) / FILE
         try:
-            about = json.loads(path.read_text(encoding="utf-8"))
-            if about.pop("digest") != _digest(about) or about["format"] != FORMAT:
-                raise ValueError("it was changed, or another version wrote it")
-            known = {one.name: about[one.name] for one in fields(Opening)}
+            known = unsealed(read_regular(path, MOST))
+            wrong = f"format {known['format']!r}" if known.pop("format") != FORMAT else mismatch(known, Opening, "it")
+            if wrong:
+                raise ValueError(wrong)
             known["columns"] = Columns.from_dict(known["columns"])
             known["classes"] = None if known["classes"] is None else tuple(known["classes"])
             return Opening(**known)
         except OSError as reason:
             got = f"{folder}, where there is no {FILE}"
             raise CheckpointError(expected("HEADS", "a folder that `repulse fit` wrote", got)) from reason
-        except (ValueError, KeyError, TypeError, AttributeError) as reason:
+        except (ValueError, KeyError) as reason:
             raise CheckpointError(expected(str(path), "as `repulse fit` wrote it", reason)) from reason
 
 
@@ -91,7 +90,3 @@ def open_heads(
     opening = Opening.read(folder)
     network = open_network(model or opening.model, checkpoint or (None if model else opening.checkpoint))
     return load(folder, network.model), network.prepare(opening.kind), opening
-
-
-def _digest(about: dict[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(about, sort_keys=True, ensure_ascii=False).encode()).hexdigest()

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import importlib.util
 import io
+import struct
 import tarfile
+import zipfile
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -124,13 +127,16 @@ def read_table(path: Path) -> pa.Table:
         delimiter = "\t" if path.suffix.lower() == ".tsv" else ","
         parsing = csv.ParseOptions(delimiter=delimiter, newlines_in_values=True)
         return csv.read_csv(path, parse_options=parsing)
-    except (pa.ArrowInvalid, OSError) as reason:
-        why = str(reason).splitlines()[0].rstrip(". ")
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as reason:
+        why = (str(reason).splitlines() or [type(reason).__name__])[0].rstrip(". ")
         raise DataError(expected(str(path), "a whole table", f"one that cannot be read: {why}")) from reason
 
 
 def table_samples(table: pa.Table, columns: Columns, kind: Kind | None, path: Path) -> Samples:
     """Return the samples in the rows of a table; paths of images are relative to the folder of the table."""
+    twice = next((name for name in table.column_names if table.column_names.count(name) > 1), None)
+    if twice is not None:
+        raise DataError(expected(f"the columns of {path}", "of different names", f"two called {twice!r}"))
     columns, kind = columns.found_in(table.schema, kind, path.name)
     if kind == "texts":
         values: Any = [str(value) for value in _whole(table, columns.text, path)]
@@ -153,9 +159,10 @@ def open_image(value: Path | bytes | Slice) -> Image.Image:
         content = value.read() if isinstance(value, Slice) else value
         with Image.open(io.BytesIO(content) if isinstance(content, bytes) else content) as image:
             return ImageOps.exif_transpose(image).convert("RGB")
-    except (OSError, ValueError, Image.DecompressionBombError) as reason:
+    except (OSError, ValueError, SyntaxError, EOFError, struct.error, Image.DecompressionBombError) as reason:
         name = value if isinstance(value, Path) else "an image of DATA"
-        why = "no such file" if isinstance(reason, FileNotFoundError) else str(reason).splitlines()[0].rstrip(". ")
+        why = (str(reason).splitlines() or [type(reason).__name__])[0].rstrip(". ")
+        why = "no such file" if isinstance(reason, FileNotFoundError) else why
         raise DataError(expected(str(name), "a whole image", why)) from reason
 
 
@@ -183,10 +190,11 @@ def _folder(folder: Path, part: str | None) -> Samples:
 
 def _arrays(path: Path) -> Samples:
     try:
-        with np.load(path, allow_pickle=False) as file:
+        with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
             arrays = {name.lower(): file[name] for name in file.files}
-    except (OSError, ValueError) as reason:
-        raise DataError(expected(str(path), "an .npz of arrays", str(reason).splitlines()[0])) from reason
+    except (OSError, ValueError, EOFError, AttributeError, zipfile.BadZipFile, zlib.error) as reason:
+        why = (str(reason).splitlines() or [type(reason).__name__])[0].rstrip(". ")
+        raise DataError(expected(str(path), "an .npz of arrays", why)) from reason
     rows = next((arrays[name] for name in (*ROWS, "inputs", "data") if name in arrays), None)
     if rows is None:
         several = [array for array in arrays.values() if array.ndim > 1]
@@ -216,7 +224,7 @@ def _tar(path: Path) -> Samples:
     beside = [where.get(str(Path(name).with_suffix(".cls"))) for name in images]
     labels = None
     if images and all(label is not None for label in beside):
-        labels = np.asarray([label.read().decode().strip() for label in beside if label is not None])
+        labels = np.asarray([label.read().decode(errors="replace").strip() for label in beside if label is not None])
         if all(text.isdecimal() for text in labels):
             labels = labels.astype(np.int64)
     return Samples("images", [where[name] for name in images], images, labels, "path", name=str(path))
@@ -242,9 +250,10 @@ def _image_in(value: Any, table: Path) -> Path | bytes:
 def _numbers(table: pa.Table, features: Sequence[str], path: Path) -> np.ndarray:
     parts = []
     for name in features:
+        values = _whole(table, name, path)
         try:
-            part = np.asarray(_whole(table, name, path), dtype=np.float32)
-        except ValueError as reason:
+            part = np.asarray(values, dtype=np.float32)
+        except (ValueError, TypeError) as reason:
             wanted = "numbers, as many in each row"
             raise DataError(expected(f"the column {name!r} of {path}", wanted, reason)) from reason
         parts.append(part if part.ndim > 1 else part[:, None])

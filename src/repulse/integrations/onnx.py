@@ -5,16 +5,18 @@ from __future__ import annotations
 import json
 import warnings
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from repulse._files import sweep, write_whole
+from repulse._files import explaining_writes, sweep, without_nan, write_whole
 from repulse._version import __version__
 from repulse.backbone.batches import call, first_samples, inputs_of, map_tensors, size_of, tensors_of, to_device
 from repulse.backbone.forms import example_of
+from repulse.decide.deployed import ACTIONS
 from repulse.ensemble import Ensemble
 from repulse.errors import BackboneError, DataError, RepulseError, expected
 
@@ -25,7 +27,8 @@ TRACED = 2
 def export(ensemble: Ensemble, path: str | Path, example: Any = None) -> Path:
     """Write an ensemble as an ONNX file: from the network's inputs to the tensors of `ensemble.deploy()`.
 
-    Class names, the fingerprint of the network and the version of repulse are in the metadata of the file.
+    Class names, the fingerprint of the network, the promise of a gate and the version of repulse are in the metadata of
+    the file.
 
     Args:
         ensemble: the ensemble.
@@ -43,6 +46,11 @@ def about(ensemble: Ensemble) -> dict[str, str]:
         "repulse_network": json.dumps(ensemble.network),
         "repulse_repulsion": ensemble.repulsion,
     }
+    if ensemble.has_gate:
+        gate = ensemble.gate()
+        held = {"foreign_above": gate.thresholds.foreign, "most_doubt": gate.thresholds.doubt}
+        said = {"decisions": ACTIONS, "promise": asdict(gate.promise), "basis": asdict(gate.basis), **without_nan(held)}
+        found["repulse_gate"] = json.dumps({**said, "in_words": gate.lines()}, allow_nan=False)
     if ensemble.class_names is not None:
         found["class_names"] = json.dumps(list(ensemble.class_names), ensure_ascii=False)
     return found
@@ -87,9 +95,10 @@ def write(module: nn.Module, path: str | Path, inputs: Any, metadata: Mapping[st
         program: Any = torch.onnx.export(traced, dynamo=True, verbose=False)
     _rename(program.model.graph, names, outputs)
     program.model.metadata_props.update(metadata)
-    written = write_whole(path, program.model_proto.SerializeToString())
-    sweep(path)
-    return written
+    with explaining_writes(path):
+        write_whole(path, program.model_proto.SerializeToString())
+        sweep(path)
+    return path
 
 
 def _rename(graph: Any, inputs: Sequence[str], outputs: Sequence[str]) -> None:

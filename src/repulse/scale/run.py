@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
 import importlib
 import os
-import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -148,19 +146,21 @@ def _advance(bar: tqdm, done: int, total: int) -> None:
 
 @contextmanager
 def _alone(out: Path) -> Iterator[None]:
-    """Allow one run at a time on this machine into one output; the lock is elsewhere."""
+    """Allow one run at a time into one output."""
     folder = out.parent if out.suffix.lower() in SUFFIXES and not out.is_dir() else out
+    path = folder / f".{out.name}.lock"
+    lock = FileLock(path)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-    except OSError as reason:
-        got = f"{out}, where {reason.strerror or reason}"
-        raise DataError(expected("--out", "where files can be written", got)) from reason
-    lock = FileLock(Path(tempfile.gettempdir()) / f"repulse-score-{hashlib.sha256(str(out).encode()).hexdigest()[:24]}")
-    try:
         lock.acquire(timeout=0)
     except Timeout as reason:
         raise DataError(expected("--out", "written to by one run at a time", f"{out}, where another runs")) from reason
+    except OSError as reason:
+        got = f"{out}, where {reason.strerror or reason}"
+        raise DataError(expected("--out", "where files can be written", got)) from reason
     try:
         yield
     finally:
+        with suppress(OSError):  # Windows removes no open file
+            path.unlink()
         lock.release()

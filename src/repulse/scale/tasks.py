@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from repulse._files import sweep
+from repulse._files import read_regular, sweep
 from repulse._version import __version__
+from repulse.checkpoint import MAX_METADATA
 from repulse.errors import CheckpointError, DataError, expected
 from repulse.files.columns import Columns
 from repulse.files.samples import FILES, FORMS, is_image
@@ -94,6 +95,11 @@ def tasks_of(source: Path, out: Path, settings: Settings) -> list[Task]:
         pairs = [(source, part, out / f"{source.name if part == '.' else part}.parquet") for part in parts]
     if not pairs:
         raise DataError(expected(str(source), FORMS, "a folder without any"))
+    outputs = [to for _, _, to in pairs]
+    for one in outputs:
+        if one in (file for file, _, _ in pairs) or outputs.count(one) > 1:
+            got = f"{one}, which is an input" if outputs.count(one) == 1 else f"{one} for two of them"
+            raise DataError(expected("--out", "another file for each input", got))
     metadata = {
         "repulse.heads": fingerprint(settings.heads),
         "repulse.version": __version__,
@@ -108,8 +114,8 @@ def tasks_of(source: Path, out: Path, settings: Settings) -> list[Task]:
 def fingerprint(heads: str | Path) -> str:
     """Return the digest of heads: of their weights, of the network's, and of all that is known of the fit."""
     try:
-        return str(json.loads((Path(heads) / "ensemble.json").read_text(encoding="utf-8"))["digest"])
-    except (OSError, ValueError, KeyError, TypeError) as reason:
+        return str(json.loads(read_regular(Path(heads) / "ensemble.json", MAX_METADATA))["digest"])
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as reason:
         got = f"{heads}, where there is no whole ensemble.json"
         raise CheckpointError(expected("HEADS", "a folder that `repulse fit` wrote", got)) from reason
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
+import io
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from repulse._files import explaining_writes, write_whole
 from repulse.decide.decision import Decision
 from repulse.ensemble import Ensemble
 from repulse.errors import RepulseError
@@ -104,23 +104,13 @@ def write_table(table: pa.Table, path: Path) -> None:
     """Write a Parquet (or CSV) file aside and rename it when it is complete, so that no half of one is ever there."""
     from pyarrow import csv, parquet
 
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            if path.suffix.lower() == ".csv":
-                csv.write_csv(table, file)
-            else:
-                parquet.write_table(table, file)
-            file.flush()
-            os.fsync(file.fileno())
-        mask = os.umask(0)
-        os.umask(mask)
-        os.chmod(name, 0o666 & ~mask)
-        os.replace(name, path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
+    held = io.BytesIO()
+    if path.suffix.lower() == ".csv":
+        csv.write_csv(table, held)
+    else:
+        parquet.write_table(table, held)
+    with explaining_writes(path, "--out"):
+        write_whole(path, held.getvalue())
 
 
 @lru_cache(maxsize=1)

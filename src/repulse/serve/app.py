@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from repulse._files import without_nan
 from repulse._version import __version__
 from repulse.ensemble import Ensemble
 from repulse.errors import RepulseError
@@ -106,7 +107,7 @@ class _Service:
         try:
             values = await values_in(request, self.opening.kind, self.limits)
             prediction = await self.batcher(values)
-            status, answer = 200, {"predictions": self._told(prediction)}
+            status, answer = 200, {"predictions": without_nan(self._told(prediction))}
             self.samples += len(prediction)
             self.epistemic += float(prediction.epistemic.sum())
         except RefusedError as reason:

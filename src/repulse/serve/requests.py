@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import base64
 import binascii
+import io
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -25,11 +27,13 @@ class Limits:
         bytes: of its body.
         samples: in it.
         waiting: samples of all requests that may wait.
+        pixels: of an image; a small file may hold many.
     """
 
     bytes: int = 16 * 2**20
     samples: int = 64
     waiting: int = 1024
+    pixels: int = 2**26
 
 
 class RefusedError(Exception):
@@ -57,7 +61,22 @@ async def values_in(request: Request, kind: Kind, limits: Limits) -> Sequence[An
         raise RefusedError(422, "Expected at least one sample, but got none.")
     if len(values) > limits.samples:
         raise RefusedError(413, f"Expected at most {limits.samples} samples in a request, but got {len(values)}.")
+    if kind == "images" and any(_pixels(image) > limits.pixels for image in values):
+        raise RefusedError(413, f"Expected images of at most {limits.pixels:,} pixels, but got a larger one.")
     return values
+
+
+def _pixels(content: bytes) -> float:
+    """Return how many pixels an image has, without decoding it; 0 for what is none, which is refused later."""
+    from PIL import Image
+
+    try:
+        with Image.open(io.BytesIO(content)) as image:
+            return image.width * image.height
+    except (Image.DecompressionBombError, Image.DecompressionBombWarning):
+        return math.inf
+    except Exception:  # of whatever the bytes are
+        return 0
 
 
 async def _body(request: Request, limits: Limits) -> bytes:

@@ -14,7 +14,7 @@ from repulse_lab.campaign.writers import writers
 def damage(times: int, seed: int) -> Iterator[Finding]:
     """Flip this many bytes in the files of each writer, one at a time, and cut off as many ends."""
     draw = random.Random(seed)
-    for writer in writers():
+    for writer in filter(lambda writer: writer.damaged, writers()):
         with tempfile.TemporaryDirectory() as name:
             folder = Path(name)
             writer.prepare(folder)

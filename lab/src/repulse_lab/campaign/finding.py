@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cache
 
 import torch
 from torch import Tensor, nn
@@ -73,6 +74,7 @@ def network() -> nn.Module:
         return nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
 
 
+@cache
 def ensemble(seed: int = 0) -> Ensemble:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -1,60 +1,78 @@
 """Mutation testing, a sample: change the code in one place at a time, and see whether the tests notice.
 
-A change is one operator, comparison, number or `not`, at a place drawn at random from `particles/`, `prediction.py` and
-`metrics/`. The tests of the room must fail; a mutant with which they pass survives, and is listed.
+A change is one operator, comparison, sign, `and`, `or` or `not`, at a place drawn at random from `particles/`,
+`metrics/` and the files of predictions. Of the tests of these rooms, those that reach the changed line are run,
+quickest first; one of them must fail. A mutant with which all pass survives, and is listed.
 """
 
 from __future__ import annotations
 
 import ast
 import copy
-import os
 import random
-import shutil
-import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from repulse_lab.campaign.run import put_in
+from repulse_lab.campaign.page import put_in
+from repulse_lab.campaign.reach import Reach, Suite, changed
 
-TESTS = {
-    "particles": ["tests/closed_form", "tests/particles"],
-    "prediction.py": ["tests/closed_form/test_prediction.py", "tests/particles/test_fit.py"],
-    "metrics": ["tests/metrics"],
-}
-"""The tests that answer for each part."""
+PARTS = ("particles/**/*.py", "metrics/*.py", "*prediction.py")
+"""What is changed."""
+
+TESTS = (
+    *("closed_form", "particles", "metrics", "test_several_outputs.py", "test_positions.py"),
+    *("test_validation.py", "test_properties.py"),
+)
+"""Tests that answer for it; of each mutant only those that reach it."""
+
+MOST_SECONDS = 60.0
+"""Of tests per mutant, as long as they took without a change."""
 
 SWAPS: dict[type[ast.AST], type[ast.AST]] = {
     **{ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Div, ast.Div: ast.Mult, ast.MatMult: ast.Mult},
     **{ast.Lt: ast.GtE, ast.LtE: ast.Gt, ast.Gt: ast.LtE, ast.GtE: ast.Lt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq},
     **{ast.And: ast.Or, ast.Or: ast.And, ast.Is: ast.IsNot, ast.IsNot: ast.Is},
 }
+EQUIVALENT: dict[tuple[str, str], str] = {}
+"""Survivors that no test can kill, by file and change, and why."""
+
 BEGIN, END = "<!-- mutants -->", "<!-- end of mutants -->"
 
 
 @dataclass(frozen=True)
 class Mutant:
-    """A file with one change."""
+    """A file with one change.
 
-    file: Path
-    line: int
+    Attributes:
+        file: relative to the library.
+        lines: of the expression that is changed.
+        change: in words.
+        source: all of the file, changed.
+    """
+
+    file: str
+    lines: range
     change: str
     source: str
 
+    def __str__(self) -> str:
+        return f"`{self.file}`, line {self.lines[0]}: {self.change}"
 
-def mutants_of(file: Path) -> Iterator[Mutant]:
+
+def mutants_of(file: Path, library: Path) -> Iterator[Mutant]:
     """Make every mutant of a file."""
     tree = ast.parse(file.read_text(encoding="utf-8"))
     spots = [node for node in ast.walk(tree) if _can_change(node)]
     for i in range(len(spots)):
-        changed = copy.deepcopy(tree)
-        node = [other for other in ast.walk(changed) if _can_change(other)][i]
-        before = ast.unparse(node)
+        other = copy.deepcopy(tree)
+        node: Any = [node for node in ast.walk(other) if _can_change(node)][i]
+        lines, before = range(node.lineno, node.end_lineno + 1), ast.unparse(node)
         _change(node)
-        yield Mutant(file, getattr(node, "lineno", 0), f"`{before}` to `{ast.unparse(node)}`", ast.unparse(changed))
+        change = f"`{before}` to `{ast.unparse(node)}`"
+        yield Mutant(file.relative_to(library).as_posix(), lines, change, ast.unparse(other))
 
 
 def _can_change(node: ast.AST) -> bool:
@@ -78,44 +96,44 @@ def _change(node: ast.AST) -> None:
             node.operand = ast.UnaryOp(ast.Not(), node.operand)
 
 
-def is_killed(mutant: Mutant, root: Path, tests: list[str]) -> bool:
-    """Run the tests against a copy of the library with the change; return whether they fail."""
-    with tempfile.TemporaryDirectory() as name:
-        copied = Path(name) / "src" / "repulse"
-        shutil.copytree(root / "src" / "repulse", copied)
-        (copied / mutant.file.relative_to(root / "src" / "repulse")).write_text(mutant.source, encoding="utf-8")
-        places = [str(copied.parent), str(root / "lab" / "src"), str(root / "tests")]
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(places), "OMP_NUM_THREADS": "1"}
-        command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-p", "no:xdist", *tests]
-        try:
-            ended = subprocess.run(command, cwd=root, env=environment, capture_output=True, timeout=900, check=False)
-        except subprocess.TimeoutExpired:
-            return True
-        return ended.returncode != 0
+def is_killed(mutant: Mutant, suite: Suite, reach: Reach) -> bool:
+    """Run the tests that reach a change; return whether one fails. Without such a test, it survives."""
+    tests = reach.of(mutant.file, mutant.lines, MOST_SECONDS)
+    if not tests:
+        return False
+    module = "repulse." + mutant.file.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+    limit = 30 + 10 * sum(reach.seconds[name] for name in tests)
+    with changed(suite.library / mutant.file, mutant.source):
+        return suite.fails(tests, module, limit)
 
 
 def main(count: int, seed: int, root: Path, page: Path) -> int:
     """Try so many mutants, and write the page; return 1 if fewer than 90 % are killed."""
     library = root / "src" / "repulse"
-    everything = [
-        (part, mutant)
-        for part in TESTS
-        for file in sorted((library / part).rglob("*.py") if (library / part).is_dir() else [library / part])
-        for mutant in mutants_of(file)
-    ]
-    survivors, tried = [], random.Random(seed).sample(everything, min(count, len(everything)))
-    for number, (part, mutant) in enumerate(tried, start=1):
-        if not is_killed(mutant, root, TESTS[part]):
-            survivors.append(mutant)
-        where = f"{mutant.file.relative_to(library)}:{mutant.line}"
-        print(f"{number} of {len(tried)}, {len(survivors)} survived: {where} {mutant.change}", flush=True)
+    files = sorted({file for part in PARTS for file in library.glob(part)})
+    everything = [mutant for file in files for mutant in mutants_of(file, library)]
+    tried = random.Random(seed).sample(everything, min(count, len(everything)))
+    survivors = []
+    with tempfile.TemporaryDirectory() as name:
+        suite = Suite(root, Path(name))
+        reach = suite.reach([f"tests/{where}" for where in TESTS])
+        print(
+            f"{len(reach.seconds)} tests in {sum(reach.seconds.values()):.0f} s; {len(everything)} mutants", flush=True
+        )
+        for number, mutant in enumerate(tried, start=1):
+            killed = is_killed(mutant, suite, reach)
+            survivors += [] if killed else [mutant]
+            print(f"{number} of {len(tried)}: {'killed' if killed else 'SURVIVED'}: {mutant}", flush=True)
     killed = len(tried) - len(survivors)
     rows = ["| mutants | tried | killed | survived |", "| --- | --- | --- | --- |"]
     rows.append(
         f"| of {len(everything):,} possible | {len(tried)} | {killed} ({killed / len(tried):.0%}) | {len(survivors)} |"
     )
-    lines = [f"- `{m.file.relative_to(library)}`, line {m.line}: {m.change}" for m in survivors] or [
-        "No mutant survived."
-    ]
+    lines = [f"- {mutant}{_why(mutant)}" for mutant in survivors] or ["No mutant survived."]
     put_in(page, "\n".join([*rows, "", *lines]), BEGIN, END)
     return int(killed < 0.9 * len(tried))
+
+
+def _why(mutant: Mutant) -> str:
+    why = EQUIVALENT.get((mutant.file, mutant.change))
+    return "" if why is None else f" ({why})"

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import json
+import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +15,15 @@ import torch
 from torch import Tensor
 
 import repulse
-from repulse import ActiveLearning, fit_heads
+from repulse import ActiveLearning, Ensemble, fit_heads
 from repulse.backbone import compute_features, split
+from repulse.backbone.fingerprint import weights_of
 from repulse.baselines import KNN
 from repulse.baselines.last_layer import LastLayer
+from repulse.evaluation import Evaluation, evaluate
 from repulse_lab.campaign.finding import QUICK, batches, ensemble, inputs, network
 from repulse_lab.jobs.job import Job, Place, Result, execute, result, work
+from repulse_lab.networks.train import Schedule, train
 
 
 @dataclass(frozen=True)
@@ -30,6 +36,7 @@ class Writer:
         write: writes the new state there.
         check: fails unless the folder gives the old state or the new one; may go on with what was begun.
         refuses: whether a damaged file is an error, not something to be made again.
+        damaged: whether every byte of its files is under a digest.
     """
 
     name: str
@@ -37,6 +44,7 @@ class Writer:
     write: Callable[[Path], object]
     check: Callable[[Path], object]
     refuses: bool = True
+    damaged: bool = True
 
 
 def _score(folder: Path) -> Tensor:
@@ -67,6 +75,68 @@ def _kept_features() -> Writer:
         assert torch.equal(found.targets, right.targets), "other targets"
 
     return Writer("features kept in a folder", lambda folder: None, write, check, refuses=False)
+
+
+def _saved_with_features() -> Writer:
+    old, new = ensemble(0), ensemble(1)
+    known = [(e.score(inputs(9, 5)), e.required_features("a campaign").train) for e in (old, new)]
+
+    def check(folder: Path) -> None:
+        found = repulse.load(folder, network())
+        score, kept = found.score(inputs(9, 5)), found.required_features("a campaign").train
+        assert any(torch.equal(score, s) and torch.equal(kept, k) for s, k in known), "heads with features of others"
+
+    def save(made: Ensemble, folder: Path) -> None:
+        made.save(folder, features=True)
+        assert len(list(folder.iterdir())) == 3, "something is left"
+
+    return Writer("a saved ensemble with its features", partial(save, old), partial(save, new), check)
+
+
+def _saved_watch() -> Writer:
+    gate = copy.copy(ensemble(0)).gate(batches(), progress=False)
+    old, new = gate.watch(), gate.watch()
+    old.update(inputs(9, 5))
+    new.update(inputs(30, 6))
+    known = [watch.update(gate(inputs(9, 7))).evidence_epistemic for watch in map(copy.deepcopy, (old, new))]
+
+    def check(folder: Path) -> None:
+        found = gate.resume(folder / "watch.state").update(inputs(9, 7)).evidence_epistemic
+        assert found in known, "other evidence"
+
+    return Writer(
+        "a watch over a stream",
+        lambda f: old.save(f / "watch.state"),
+        lambda f: new.save(f / "watch.state"),
+        check,
+    )
+
+
+def _saved_evaluation() -> Writer:
+    old, new = (evaluate(ensemble(i), batches(), name=f"{i}", progress=False) for i in (0, 1))
+
+    def check(folder: Path) -> None:
+        assert Evaluation.from_json(folder / "e.json") in (old, new), "other figures"
+
+    return Writer("an evaluation", lambda f: old.to_json(f / "e.json"), lambda f: new.to_json(f / "e.json"), check)
+
+
+def _training() -> Writer:
+    schedule = Schedule(epochs=6, lr=0.1, batch_size=20)
+    images, targets = inputs(), torch.arange(60) % 3
+
+    def write(folder: Path) -> str:
+        model = network()
+        train(model, images, targets, schedule, checkpoint=folder, progress=False)
+        return weights_of(model)
+
+    with tempfile.TemporaryDirectory() as name:
+        right = write(Path(name))
+
+    def check(folder: Path) -> None:
+        assert write(folder) == right, "other weights"  # goes on to the very numbers of an undisturbed training
+
+    return Writer("a training", lambda folder: None, write, check, refuses=True, damaged=False)
 
 
 def _saved_method() -> Writer:
@@ -123,6 +193,8 @@ def _cell() -> Writer:
     return Writer("the cell of a job", lambda folder: None, write, check, refuses=False)
 
 
-def writers() -> list[Writer]:
-    """Return all of them, made afresh."""
-    return [_kept_features(), _saved_ensemble(), _saved_method(), _saved_labels(), _cell()]
+@cache
+def writers() -> tuple[Writer, ...]:
+    """Return all of them."""
+    makes = (_kept_features, _saved_ensemble, _saved_with_features, _saved_method, _saved_labels, _saved_watch)
+    return tuple(make() for make in (*makes, _saved_evaluation, _cell, _training))

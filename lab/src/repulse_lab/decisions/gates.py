@@ -1,4 +1,9 @@
-"""What gates promise, over many draws of calibration and test data from one pool."""
+"""What gates promise, over many draws of calibration data from one pool.
+
+The pool is the population: calibration samples are drawn from it with replacement, and each gate is judged on all of
+it. Its rates are then known exactly, and a promise is broken or it is not; judged on a sample of test data, a rate just
+below what was promised would be found above it every other time.
+"""
 
 from __future__ import annotations
 
@@ -14,15 +19,15 @@ from repulse_lab.decisions.pools import Rows, as_calibration
 SIZES = (100, 1000, 5000)
 PROMISES = {
     "cifar10": Promise(risk=0.05),
-    "clinc150": Promise(risk=0.1),
+    "clinc150": Promise(risk=0.02),
     "power-plant": Promise(risk=0.05, tolerance=0.5, sets="normalised"),
 }
-"""Tolerance in standard deviations of the target."""
+"""Tolerance in standard deviations of the target; a risk of 2 % for CLINC150, as 10 % held without abstaining."""
 
 
 @dataclass(frozen=True)
 class Draws:
-    """What gates did over draws; shares of the samples of a pool that were not drawn for calibration.
+    """What gates did over draws; shares of the samples of a pool.
 
     Attributes:
         size: calibration samples.
@@ -44,20 +49,19 @@ class Draws:
 
 
 def over_draws(pool: Rows, promise: Promise, size: int, draws: int) -> Draws:
-    """Calibrate gates on draws from a pool, and measure each on the rest of it."""
+    """Calibrate gates on draws from a pool, and measure each on all of it."""
     kinds = [kind for kind in ("lac", "aps", "raps", "normalised", "cqr") if kind in pool]
     rows = {kind: as_calibration(pool, kind) for kind in kinds}
     first, found = rows[kinds[0]], []
     for seed in range(draws):
-        order = torch.randperm(len(first), generator=torch.Generator().manual_seed(seed))
-        inside, outside = order[:size], order[size:]
-        held, rest = Thresholds(promise, first[inside]), first[outside]
-        foreign = rest.score > held.foreign
-        accepted = ~foreign & (rest.doubt <= held.doubt)
-        wrong = (rest.error > (promise.tolerance or 0))[accepted]
+        inside = torch.randint(len(first), (size,), generator=torch.Generator().manual_seed(seed))
+        held = Thresholds(promise, first[inside])
+        foreign = first.score > held.foreign
+        accepted = ~foreign & (first.doubt <= held.doubt)
+        wrong = (first.error > (promise.tolerance or 0))[accepted]
         error = float(wrong.double().mean()) if len(wrong) else 0.0
         limits = {kind: Thresholds(promise, rows[kind][inside]).set_limit for kind in kinds}
-        missed = [float((rows[kind].set_score[outside] > limits[kind]).double().mean()) for kind in kinds]
+        missed = [float((rows[kind].set_score > limits[kind]).double().mean()) for kind in kinds]
         shares = (float(foreign.double().mean()), error, float(error > (promise.risk or 1)))
         found.append((*shares, float(accepted.double().mean()), float(held.chosen is None), *missed))
     means = [statistics.fmean(column) for column in zip(*found, strict=True)]

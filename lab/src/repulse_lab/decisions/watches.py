@@ -1,21 +1,26 @@
 """How often watches raise a false alarm, and how fast they find a change, over many streams drawn from pools.
 
-The online detector to compare with is that of alibi-detect for one number: the Cramér-von Mises distance between
-calibration scores and sliding windows of the stream, with thresholds from simulated streams. Its thresholds are set so
-that it raises as many false alarms, over streams as long, as the watch promises.
+A watch follows two scores of each input, its epistemic and its total uncertainty, and alarms when either of two
+martingales does. The online detector to compare with is that of alibi-detect for single numbers: the Cramér-von Mises
+distance between calibration scores and sliding windows of the stream, here of both scores, with thresholds from
+simulated streams: such that it raises exactly as many false alarms, over quiet streams as long, as the watch promises.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from repulse.decide.conformal import randomised_p_values
 from repulse.decide.martingales import BETS, Ranks, threshold_for
 from repulse.decide.watch import REMEMBERED
 
+KINDS = ("score", "total")
+"""Columns of a pool that a watch follows: epistemic and total uncertainty."""
 QUIET = 1000
 """Inputs before a change."""
 WINDOWS, STEP = (50, 200), 10
@@ -24,11 +29,11 @@ WINDOWS, STEP = (50, 200), 10
 
 @dataclass(frozen=True)
 class Streams:
-    """Streams of scores, and their calibration data.
+    """Streams of both scores, and their calibration data.
 
     Attributes:
-        calibration: `(streams, m)`.
-        scores: `(streams, length)`.
+        calibration: `(kinds, streams, m)`.
+        scores: `(kinds, streams, length)`.
     """
 
     calibration: np.ndarray
@@ -36,14 +41,22 @@ class Streams:
 
 
 def drawn(
-    pool: np.ndarray, other: np.ndarray, share: float, count: int, length: int, calibration: int, seed: int
+    pool: Mapping[str, Tensor],
+    other: Mapping[str, Tensor],
+    share: float,
+    count: int,
+    length: int,
+    calibration: int,
+    seed: int,
 ) -> Streams:
     """Draw streams from a pool, with replacement; after `QUIET` inputs a share of them comes from elsewhere."""
     made = np.random.default_rng(seed)
-    scores = made.choice(pool, (count, length))
-    foreign = (made.random((count, length)) < share) & (np.arange(length) >= QUIET)
-    scores = np.where(foreign, made.choice(other, (count, length)), scores) if share else scores
-    return Streams(made.choice(pool, (count, calibration)), scores)
+    usual, strange = (np.stack([rows[kind].double().numpy() for kind in KINDS]) for rows in (pool, other))
+    scores = usual[:, made.integers(usual.shape[1], size=(count, length))]
+    if share:
+        foreign = (made.random((count, length)) < share) & (np.arange(length) >= QUIET)
+        scores[:, foreign] = strange[:, made.integers(strange.shape[1], size=int(foreign.sum()))]
+    return Streams(usual[:, made.integers(usual.shape[1], size=(count, calibration))], scores)
 
 
 def p_values(streams: Streams, *, fixed: bool = False) -> np.ndarray:
@@ -51,49 +64,61 @@ def p_values(streams: Streams, *, fixed: bool = False) -> np.ndarray:
     made, generator = np.random.default_rng(0), torch.Generator().manual_seed(0)
     uniform = 1 - made.random(streams.scores.shape)
     found = np.empty_like(streams.scores)
-    for i, (calibration, scores) in enumerate(zip(streams.calibration, streams.scores, strict=True)):
+    for at in np.ndindex(streams.scores.shape[:2]):
+        calibration, scores = streams.calibration[at], streams.scores[at]
         if fixed:
             known, new = torch.from_numpy(calibration), torch.from_numpy(scores)
-            found[i] = randomised_p_values(new, known, torch.from_numpy(uniform[i])).numpy()
+            found[at] = randomised_p_values(new, known, torch.from_numpy(uniform[at])).numpy()
         else:
-            found[i] = Ranks(calibration, REMEMBERED).p_values(scores, uniform[i], generator)
+            found[at] = Ranks(calibration, REMEMBERED).p_values(scores, uniform[at], generator)
     return found
 
 
 def alarms(p: np.ndarray, bet: str, false_alarm: float) -> np.ndarray:
-    """Return when each stream raises an alarm: the number of inputs by then, or infinity."""
-    made, bar = BETS[bet](len(p)), threshold_for(false_alarm)
-    found = np.full(len(p), np.inf)
-    for i, row in enumerate(p.T):
-        made.update(row)
-        found[np.isinf(found) & (made.log_value >= bar)] = i + 1
+    """Return when each stream raises an alarm, `(streams,)`: the number of inputs by then, or infinity."""
+    bar = threshold_for(false_alarm, len(p))
+    found = np.full(p.shape[1], np.inf)
+    for one in p:
+        made = BETS[bet](len(found))
+        for i, row in enumerate(np.ascontiguousarray(one.T)):
+            made.update(row)
+            reached = made.log_value >= bar
+            found[reached] = np.minimum(found[reached], i + 1)
     return found
 
 
 def distances(streams: Streams, window: int) -> np.ndarray:
-    """Compute the Cramér-von Mises distance of each window of each stream from the calibration scores."""
+    """Compute the Cramér-von Mises distance of each window from the calibration scores, `(kinds, streams, looks)`."""
+    steps = (2 * np.arange(1, window + 1) - 1) / (2 * window)
     found = []
-    for calibration, scores in zip(streams.calibration, streams.scores, strict=True):
-        u = np.searchsorted(np.sort(calibration), scores, side="right") / len(calibration)
-        windows = np.sort(np.lib.stride_tricks.sliding_window_view(u, window)[::STEP], axis=1)
-        steps = (2 * np.arange(1, window + 1) - 1) / (2 * window)
+    for at in np.ndindex(streams.scores.shape[:2]):
+        calibration = np.sort(streams.calibration[at])
+        u = np.searchsorted(calibration, streams.scores[at], side="right") / len(calibration)
+        windows = np.sort(np.lib.stride_tricks.sliding_window_view(u.astype(np.float32), window)[::STEP], axis=1)
         found.append(((windows - steps) ** 2).sum(axis=1))
-    return np.array(found)
+    return np.array(found).reshape(*streams.scores.shape[:2], -1)
 
 
-def windowed_alarms(quiet: Streams, changed: Streams, false_alarm: float) -> np.ndarray:
-    """Return when the detector to compare with raises an alarm, with thresholds from the quiet streams."""
-    first = np.full(len(changed.scores), np.inf)
-    for window in WINDOWS:
-        bar = np.quantile(distances(quiet, window).max(axis=1), 1 - false_alarm / len(WINDOWS))
-        beyond = distances(changed, window) > bar
+def windowed_bars(quiet: Streams, false_alarm: float) -> dict[int, np.ndarray]:
+    """Return the bar of each window and kind: equally rare for all, and together as frequent as may be."""
+    most = {window: distances(quiet, window).max(axis=2) for window in WINDOWS}
+    rows = np.concatenate(list(most.values()))
+    ranks = rows.argsort(axis=1).argsort(axis=1).max(axis=0)  # of the strangest of all windows of a stream
+    level = int(np.quantile(ranks, 1 - false_alarm, method="higher"))
+    return {window: np.sort(each, axis=1)[:, level] for window, each in most.items()}
+
+
+def windowed_alarms(bars: Mapping[int, np.ndarray], changed: Streams) -> np.ndarray:
+    """Return when the detector to compare with raises an alarm."""
+    first: np.ndarray = np.full(changed.scores.shape[1], np.inf)
+    for window, bar in bars.items():
+        beyond: np.ndarray = np.any(distances(changed, window) > bar[:, None, None], axis=0)
         when = np.where(beyond.any(axis=1), beyond.argmax(axis=1) * STEP + window, np.inf)
         first = np.minimum(first, when)
     return first
 
 
-def delay(found: np.ndarray) -> str:
+def delay(found: np.ndarray) -> float:
     """Return the median number of inputs from the change to the alarm; false alarms before it do not count."""
     late = found[found > QUIET] - QUIET
-    middle = np.median(late) if len(late) else np.inf
-    return "not found" if np.isinf(middle) else f"{middle:,.0f}"
+    return float(np.median(late)) if len(late) else float("inf")
