@@ -4,7 +4,7 @@ An encoder with EfficientNet-Lite0's ImageNet weights, frozen, and a small decod
 and cyclists are ignored in training, and are what should be found. Trained once, in minutes, and kept in
 ~/.cache/repulse/examples. Needs CamVid in the folder `REPULSE_DATA` and the extras of the laboratory for images.
 
-`--choosing` is another problem, for whoever changes settings: a network that was never told of cars and signs, judged on
+`--choosing` is another problem, for whoever changes settings: a network never told of cars and signs, judged on
 half of the validation images; pedestrians and cyclists take no part in it. Otherwise every third test image judges.
 
 python examples/segmentation.py [--choosing] [--picture FILE]
