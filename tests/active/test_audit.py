@@ -67,6 +67,13 @@ def test_thresholds_of_confident_learning():
     assert _confidently_wrong(probs, targets).tolist() == [False, False, False, True]
 
 
+def test_a_label_that_is_predicted_is_not_called_wrong():
+    probs = torch.tensor([[0.9, 0.1], [0.55, 0.45], [0.6, 0.4]])
+    targets = torch.tensor([0, 0, 1])
+    # Of the second input class 1 reaches its usual 0.4, class 0 stays below its own 0.73; it is predicted all the same.
+    assert _confidently_wrong(probs, targets).tolist() == [False, False, False]
+
+
 def test_neighbours_are_drawn_towards_the_prior():
     labels = torch.tensor([0, 0, 0, 1])
     near = torch.tensor([[0, 1, 3]])

@@ -5,9 +5,9 @@ whitened features. A label is suspect where both give it little,
 
     quality(x, y) = sqrt(p(y | x) q(y | x)),     q(y | x) = (hits of y among k neighbours + prior of y) / (k + 1),
 
-and wrong, in all probability, where another class is at least as probable as that class usually is for inputs that
-carry its label (the thresholds of confident learning, Northcutt et al., 2021). Neighbours are a second opinion because
-heads that were fitted to a wrong label give it some probability; its neighbours do not.
+and wrong, in all probability, where another class is predicted that is at least as probable as it usually is for
+inputs that carry its label (the thresholds of confident learning, Northcutt et al., 2021). Neighbours are a second
+opinion because heads that were fitted to a wrong label give it some probability; its neighbours do not.
 """
 
 from __future__ import annotations
@@ -153,7 +153,8 @@ class Audit:
         lead = f"{self.counts['mislabelled']:,} of {len(self):,} labels are wrong in all probability."
         sections = [
             Section("Findings", [str(self).splitlines()[0]]),
-            Section("Look at these first", table=self.table(most), galleries=galleries),
+            *([Section("Look at these first", galleries=galleries)] if galleries else []),
+            Section("The most suspect labels", table=self.table(most)),
         ]
         return Page("Audit of the labels", lead, sections).write(path)
 
@@ -201,12 +202,12 @@ def audit(ensemble: Ensemble, data: Iterable[Any] | None = None, *, progress: bo
 
 
 def _confidently_wrong(probs: Float[Tensor, "N K"], targets: Int[Tensor, " N"]) -> Bool[Tensor, " N"]:
-    """Return where another class is at least as probable as it is, on average, for inputs that carry its label."""
+    """Return where another class is predicted, at least as probable as it is, on average, for inputs of that label."""
     totals = torch.zeros(probs.shape[1]).index_add_(0, targets, probs.gather(1, targets.unsqueeze(1)).squeeze(1))
     counts = targets.bincount(minlength=probs.shape[1])
     thresholds = torch.where(counts > 0, totals / counts.clamp_min(1), torch.inf)
     best = torch.where(probs >= thresholds, probs, -1.0).max(dim=1)
-    return (best.values > 0) & (best.indices != targets)
+    return (best.values > 0) & (best.indices != targets) & (probs.argmax(dim=1) != targets)
 
 
 def _neighbours(features: Tensor, kept: KeptFeatures, heads: Heads, own: bool) -> tuple[Tensor, Tensor]:

@@ -69,4 +69,4 @@ def _gallery(found: Audit, samples: Samples) -> Sequence[Gallery]:
     for i in found.order[:SHOWN].tolist():
         said = f"{found.name(int(found.targets[i]))}? {found.name(int(found.labels[i]))}"
         pictures.append(Picture(png_of(picture_of(samples.values[i])), said, f"{found.key(i)}: labelled {said}"))
-    return [Gallery("Label? what the heads say", pictures)]
+    return [Gallery("Their label? What the heads say", pictures)]

@@ -118,7 +118,7 @@ def _most_doubted(ensemble: Ensemble, samples: Samples, prepare: Prepare, openin
 def _explained(ensemble: Ensemble, samples: Samples, prepare: Prepare, opening: Opening) -> Iterator[_Told]:
     gate, begin = ensemble.gate() if ensemble.has_gate else None, 0
     for batch in Batches(samples, prepare, size=opening.batch_size):
-        reasons = ensemble.why(batch)
+        reasons = ensemble.why(batch, maps=opening.kind == "images")
         assert isinstance(reasons, Reasons)
         actions: Sequence[str | None] = [None] * len(reasons) if gate is None else gate(batch).action
         for i, (reason, action) in enumerate(zip(reasons, actions, strict=True), start=begin):

@@ -63,11 +63,15 @@ class Ledger:
         names: of the blocks, and "constant" at the end.
         parts: `(b, n, B, O)`, one for each name.
         whole: `(n, B, O)`, their sum.
+        weight: of each head, without what all have in common, `(n, O, c)`.
+        middle: what counts as ordinary of each column, `(c,)`.
     """
 
     names: tuple[str, ...]
     parts: Float[Tensor, "b n B O"]
     whole: Float[Tensor, "n B O"]
+    weight: Float[Tensor, "n O c"]
+    middle: Float[Tensor, " c"]
 
     @property
     def shares(self) -> Float[Tensor, "B b"]:
@@ -106,7 +110,7 @@ def ledger(
     ]
     constant = (bias + weight @ middle).unsqueeze(1).expand_as(parts[0])
     stacked = torch.stack([*parts, constant])
-    return Ledger((*(block.name for block in blocks), CONSTANT), stacked, stacked.sum(dim=0))
+    return Ledger((*(block.name for block in blocks), CONSTANT), stacked, stacked.sum(dim=0), weight, middle)
 
 
 def _columns(heads: Heads, features: Tensor) -> tuple[Float[Tensor, "B c"], Float[Tensor, " c"]]:

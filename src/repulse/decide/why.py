@@ -16,6 +16,7 @@ import json
 import weakref
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -25,7 +26,8 @@ from torch import Tensor
 from repulse._files import without_nan
 from repulse._mapped import read_blocks, row_chunks
 from repulse.backbone.batches import to_device
-from repulse.decide.ledger import CONSTANT, blocks_of, ledger
+from repulse.decide.evidence import evidence, positions_of
+from repulse.decide.ledger import CONSTANT, Ledger, blocks_of, ledger
 from repulse.decide.neighbours import Neighbours
 from repulse.errors import BackboneError, DataError, check_positive_integer, expected
 from repulse.kept import KeptFeatures
@@ -89,6 +91,8 @@ class Reason:
         axes: principal axes along which the input is furthest from the data, furthest first.
         nearest: training inputs, nearest first; empty if their features are not at hand.
         repelled: share of repulsion samples among the nearest of equally many of them and training inputs.
+        map: of an image, the share of each position in the disagreement, row by row; sums to that of the penultimate
+            features. None unless asked for, and if these are no averages over positions.
     """
 
     label: str | float
@@ -101,6 +105,7 @@ class Reason:
     axes: tuple[Axis, ...]
     nearest: tuple[Neighbour, ...]
     repelled: float | None
+    map: tuple[tuple[float, ...], ...] | None = None
 
     @property
     def text(self) -> str:
@@ -175,7 +180,7 @@ class Reasons(Sequence[Reason]):
 
 
 @torch.no_grad()
-def why(ensemble: Ensemble, x: Any, *, nearest: int = 5, axes: int = 5) -> Reason | Reasons:
+def why(ensemble: Ensemble, x: Any, *, nearest: int = 5, axes: int = 5, maps: bool = False) -> Reason | Reasons:
     """Explain the doubt about one input, or about each of a batch.
 
     Args:
@@ -183,18 +188,19 @@ def why(ensemble: Ensemble, x: Any, *, nearest: int = 5, axes: int = 5) -> Reaso
         x: a batch as `predict` takes it, or one input of it (a tensor without its batch axis).
         nearest: how many training inputs to name.
         axes: how many principal axes to name.
+        maps: also say where in an image the disagreement sits, with one more pass of the network.
 
     Returns:
         A `Reason` for one input, `Reasons` for a batch.
     """
     check_positive_integer("nearest", nearest)
     check_positive_integer("axes", axes)
-    features, alone = _features(ensemble, x)
+    inputs, features, alone = _features(ensemble, x)
     prediction = ensemble.heads.predict(features)
     if prediction.epistemic.ndim != 1 or not isinstance(prediction, ClassPrediction | RegressionPrediction):
         raise DataError(expected("ensemble", "one that predicts one label or one number", f"{ensemble.heads.task}"))
     found = _Found(ensemble, features, prediction)
-    shares, where = found.shares(), found.axes(axes)
+    shares, where, places = found.shares(), found.axes(axes), found.maps(inputs) if maps else None
     near, repelled, usual = found.nearest(nearest), found.repelled(), found.usual()
     reasons = []
     for i in range(len(features)):
@@ -211,25 +217,26 @@ def why(ensemble: Ensemble, x: Any, *, nearest: int = 5, axes: int = 5) -> Reaso
                 where[i],
                 near[i],
                 None if repelled is None else float(repelled[i]),
+                None if places is None else tuple(tuple(row) for row in places[i].tolist()),
             )
         )
     return reasons[0] if alone else Reasons(reasons)
 
 
-def _features(ensemble: Ensemble, x: Any) -> tuple[Float[Tensor, "B d"], bool]:
-    """Return features, and whether `x` was one input without its batch axis."""
+def _features(ensemble: Ensemble, x: Any) -> tuple[Any, Float[Tensor, "B d"], bool]:
+    """Return inputs as a batch, their features, and whether `x` was one input without its batch axis."""
     backbone, device = ensemble.backbone, next(ensemble.heads.parameters()).device
     inputs = to_device(x if isinstance(x, Tensor) else backbone.places.inputs_in(x, "x", backbone.several), device)
     try:
         features = backbone.run(inputs)
         if features.ndim == 2 and (not isinstance(x, Tensor) or len(features) == len(x)):
-            return features, False
+            return inputs, features, False
         failure: Exception = DataError(expected("x", "a batch, or one input of it", f"shape {tuple(inputs.shape)}"))
     except (RuntimeError, ValueError, IndexError, BackboneError) as reason:
         failure = reason
     if isinstance(inputs, Tensor):
         try:
-            return backbone.run(inputs.unsqueeze(0)), True
+            return inputs.unsqueeze(0), backbone.run(inputs.unsqueeze(0)), True
         except (RuntimeError, ValueError, IndexError, BackboneError):
             pass
     got = " ".join(str(failure).split())
@@ -266,15 +273,27 @@ class _Found:
 
     def shares(self) -> list[dict[str, float]]:
         """Return the share of each block in the disagreement."""
+        found = self._ledger
+        if found is None:
+            return [{} for _ in self.features]
+        return [dict(zip(found.names, row, strict=True)) for row in found.shares.tolist()]
+
+    def maps(self, inputs: Any) -> Float[Tensor, "B H W"] | None:
+        """Return the share of each position of images in the disagreement."""
+        found, backbone = self._ledger, self.ensemble.backbone
+        positions = None if found is None else positions_of(backbone, inputs, self.features)
+        return None if found is None or positions is None else evidence(found, positions)
+
+    @cached_property
+    def _ledger(self) -> Ledger | None:
         heads, kept = self.ensemble.heads, self.ensemble.kept
         if len(heads.weights) > 1 or heads.count == 1:
-            return [{} for _ in self.features]
+            return None
         reference = None
         if not isinstance(heads, CentredHeads) and kept is not None:
             reference = torch.stack([part.double().sum(dim=0) for part in row_chunks(kept.train)]).sum(dim=0)
             reference = reference / len(kept.train)
-        found = ledger(heads, blocks_of(self.ensemble.backbone, heads), self.features, reference)
-        return [dict(zip(found.names, row, strict=True)) for row in found.shares.tolist()]
+        return ledger(heads, blocks_of(self.ensemble.backbone, heads), self.features, reference)
 
     def axes(self, count: int) -> list[tuple[Axis, ...]]:
         """Return the principal axes along which inputs are furthest from the data."""

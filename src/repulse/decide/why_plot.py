@@ -26,6 +26,8 @@ def plot(reason: Reason, image: Any = None, training: Any = None) -> Figure:
     draws: list[Draw] = []
     if image is not None:
         draws.append(lambda axes: _picture(axes, image, str(reason.label)))
+        if reason.map is not None:
+            draws.append(lambda axes: _map(axes, image, reason.map))
     if reason.votes:
         draws.append(lambda axes: _bars(axes, reason.votes, "heads that prefer", PALETTE[0]))
     if reason.shares:
@@ -38,8 +40,8 @@ def plot(reason: Reason, image: Any = None, training: Any = None) -> Figure:
     for neighbour, shown in pictures:
         caption = f"{neighbour.target}, {neighbour.distance:.1f} x usual"
         draws.append(lambda axes, shown=shown, caption=caption: _picture(axes, shown, caption))
-    bars = len(draws) - len(pictures) - (image is not None)
-    wide = [1.0] * (image is not None) + [1.7] * bars + [1.0] * len(pictures)
+    shown = (image is not None) * (1 + (reason.map is not None))
+    wide = [1.0] * shown + [1.7] * (len(draws) - len(pictures) - shown) + [1.0] * len(pictures)
     figure = Figure(figsize=(1.7 * sum(wide), 2.4), layout="constrained")
     panels = figure.subplots(1, len(draws), squeeze=False, gridspec_kw={"width_ratios": wide})[0]
     for axes, draw in zip(panels, draws, strict=True):
@@ -69,6 +71,15 @@ def _picture(axes: Axes, image: Any, caption: str) -> None:
     axes.imshow(((values - low) / max(high - low, 1e-12)).numpy(), cmap="gray" if values.ndim == 2 else None)
     axes.set_title(caption, fontsize=8)
     axes.axis("off")
+
+
+def _map(axes: Axes, image: Any, shares: Any) -> None:
+    """Lay the share of each position over an image in grey: red adds to the disagreement, blue holds it back."""
+    values = torch.as_tensor(image).detach().cpu().float()
+    _picture(axes, values.mean(dim=0) if values.ndim == 3 else values, "where it sits")
+    left, right, bottom, top = axes.get_images()[0].get_extent()
+    most = max(float(torch.tensor(shares).abs().max()), 1e-12)
+    axes.imshow(shares, cmap="RdBu_r", vmin=-most, vmax=most, alpha=0.55, extent=(left, right, bottom, top))
 
 
 def _image_of(sample: Any) -> Any:
