@@ -39,7 +39,8 @@ def gates(draw: random.Random) -> None:
     decision = gate(x, false_discoveries=draw.choice([None] * 6 + [0.1, 0.1, 0, 2, float("nan")]))
     assert bool(((decision.p_value > 0) & (decision.p_value <= 1)).all()), "no p-value"
     assert sum(decision.counts().values()) == len(decision) == len(decision.records())
-    watch = gate.watch(draw.choice([0.01] * 5 + [0.5, 0, float("nan")]), window=draw.choice([1, 10] * 4 + [0, -1, 2.5]))
+    alarm, window = draw.choice([0.01] * 5 + [0.5, 0, float("nan")]), draw.choice([1, 10] * 4 + [0, -1, 2.5])
+    watch = gate.watch(alarm, window=window)  # pyright: ignore[reportArgumentType]
     record = watch.update(decision)
     assert record.seen == len(decision)
     assert 0 <= record.foreign <= 1
