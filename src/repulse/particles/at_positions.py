@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
@@ -16,6 +17,10 @@ from repulse.position_prediction import DensePrediction, PositionPrediction, Tok
 
 ELEMENTS = 2**20
 """Outputs of all heads that are held at once: 4 MB, and a few times that on the way."""
+
+
+SMALLEST = torch.finfo(torch.float32).tiny
+"""Probability below which no member gives a class any."""
 
 
 def predict_positions(heads: Heads, found: FeatureMap, *, channels_last: bool) -> PositionPrediction:
@@ -32,13 +37,12 @@ def predict_positions(heads: Heads, found: FeatureMap, *, channels_last: bool) -
     entropies, information = (like.new_empty(batch, *found.size) for _ in range(2))
     for images, begin, end in blocks(batch, heads.count * classes, found.size):
         log_probs = outputs_of(heads, found, images, begin, end).log_softmax(dim=2)  # (n, b, K, r, ...)
-        mean = log_probs.logsumexp(dim=0) - math.log(heads.count)
         member = log_probs.exp()
-        log_probs, apart = log_probs.nan_to_num_(), None
+        probs[images, :, begin:end] = mean = member.mean(dim=0)
+        log_probs = log_probs.nan_to_num_()
         entropies[images, begin:end] = -(member * log_probs).sum(dim=2).mean(dim=0)
-        apart = log_probs.sub_(mean).mul_(member).sum(dim=2).mean(dim=0)
+        apart = log_probs.sub_(mean.clamp_min(SMALLEST).log_()).mul_(member).sum(dim=2).mean(dim=0)
         information[images, begin:end] = apart.clamp_(0.0, math.log(heads.count))
-        probs[images, :, begin:end] = mean.exp_()
     if not all_finite(probs):
         raise DataError(expected("x", "finite", "NaN or infinite outputs at some positions"))
     if channels_last:
@@ -64,13 +68,12 @@ def outputs_of(heads: Heads, found: FeatureMap, images: slice, begin: int, end: 
         weights = low - first, high - first, weight
     rows = found.rows(images, first, last)
     flat = heads(rows.movedim(1, -1).flatten(0, -2))  # (n, b r ..., K)
-    outputs = flat.view(heads.count, len(rows), *rows.shape[2:], -1).movedim(-1, 2)
+    outputs = flat.view(heads.count, len(rows), *rows.shape[2:], -1).movedim(-1, 2).contiguous()
     if weights is None:
         return outputs
-    outputs = resize_axis(outputs, 3, weights)
-    for axis, (now, wanted) in enumerate(zip(grid[1:], size[1:], strict=True), start=4):
+    for axis, (now, wanted) in reversed(list(enumerate(zip(grid[1:], size[1:], strict=True), start=4))):
         outputs = resize_axis(outputs, axis, axis_weights(now, wanted, found.resize, outputs.device))
-    return outputs
+    return resize_axis(outputs, 3, weights)  # last: rows are many by then, but are copied as a whole
 
 
 def blocks(batch: int, outputs: int, size: tuple[int, ...]) -> Iterator[tuple[slice, int, int]]:
