@@ -284,3 +284,31 @@ def test_one_call_at_a_time_goes_on_from_a_state(tmp_path, capsys):
     (tmp_path / "file").touch()
     with pytest.raises(CheckpointError, match="Expected `--state`"), _alone(tmp_path / "file" / "watch.state"):
         pass
+
+
+# Targets and batches without values, found by random calls.
+
+
+@pytest.mark.parametrize("kind", ["sparse", "meta"])
+def test_targets_that_are_sparse_or_without_values(kind):
+    x, y = torch.randn(12, 4, generator=torch.Generator().manual_seed(0)), torch.arange(12) % 3
+    wrong = y.to_sparse() if kind == "sparse" else y.to("meta")
+    quick, model = repulse.Recipe(epochs=1, heads=2), rows_network()
+    for call in (
+        lambda: repulse.fit_heads(x, wrong, None, quick, progress=False),
+        lambda: repulse.fit_heads(x, y, None, quick, validation=(x, wrong), progress=False),
+        lambda: repulse.fit_networks([model], x, wrong, None, quick, progress=False),
+        lambda: repulse.retrofit(model, [(x, wrong)], repulsion=None, recipe=quick, progress=False),
+        lambda: repulse.retrofit(
+            model, [(wrong, x)], inputs=1, targets=0, repulsion=None, recipe=quick, progress=False
+        ),
+    ):
+        with pytest.raises(DataError, match=r"Expected .*targets.* to be a (dense tensor|tensor with values)"):
+            call()
+
+
+def test_sources_refuse_an_empty_batch_and_a_single_number():
+    for batch in (torch.zeros(0, 3, 8, 8), torch.zeros(())):
+        for source in (repulse.repulsion.UniformBox(), repulse.repulsion.Mixup()):
+            with pytest.raises(repulse.RepulsionError, match="Expected `inputs` to be a batch of at least one"):
+                source.sample(batch, torch.Generator())

@@ -12,6 +12,8 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from repulse.particles.heads import Particles
 
 
@@ -94,6 +96,14 @@ def check_choice(argument: str, value: object, known: Iterable[str]) -> None:
     lower = {name.lower(): name for name in known}
     near = difflib.get_close_matches(value.lower(), lower, n=1) if isinstance(value, str) else []
     raise RecipeError(message + (f" Did you mean {lower[near[0]]!r}?" if near else ""))
+
+
+def check_dense(argument: str, values: Tensor, error: type[DataError] = DataError) -> None:
+    """Refuse a tensor that is sparse, or has no values."""
+    if str(values.layout) != "torch.strided":
+        raise error(expected(argument, "a dense tensor; call its `to_dense()`", f"one of layout {values.layout}"))
+    if values.is_meta:
+        raise error(expected(argument, "a tensor with values", "one on the meta device"))
 
 
 def check_positive_integer(argument: str, value: object) -> None:

@@ -15,7 +15,7 @@ from deployable import differences, ensemble_of
 from families import first
 from models import QUICK, normal
 from repulse.backbone.batches import tensors_of
-from repulse.errors import BackboneError, DataError, RepulseError
+from repulse.errors import BackboneError, CheckpointError, DataError, RepulseError
 from repulse.integrations import onnx as exporter
 
 pytest.importorskip("onnxscript")
@@ -90,7 +90,7 @@ def test_a_failure_while_writing_leaves_the_old_file(tmp_path, monkeypatch):
     path = tmp_path / "model.onnx"
     path.write_bytes(b"old")
     monkeypatch.setattr(os, "replace", lambda *_: (_ for _ in ()).throw(OSError("no room")))
-    with pytest.raises(OSError, match="no room"):
+    with pytest.raises(CheckpointError, match="no room"):
         linear_ensemble().export(path)
     assert path.read_bytes() == b"old"
     assert [file.name for file in tmp_path.iterdir()] == ["model.onnx"]

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from repulse._finite import all_finite, comparable
-from repulse.errors import BackboneError, DataError, expected
+from repulse.errors import BackboneError, DataError, check_dense, expected
 
 TARGETS = ("labels", "label", "targets", "target")
 """Names under which a mapping holds its targets; the model never sees them."""
@@ -74,6 +74,7 @@ def inputs_and_targets(batch: Any, name: str) -> tuple[Any, Tensor]:
     if not isinstance(targets, Tensor):
         wanted = "a tuple (inputs, targets) of tensors, or a mapping with `labels`"
         raise DataError(expected(name, wanted, describe_batch(batch)))
+    check_dense(f"the targets of {name}", targets)
     if not targets.ndim:
         raise DataError(expected(name, "a batch; a `DataLoader` puts samples together", "one sample"))
     inputs = inputs_of(batch, name)

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 
 from repulse.backbone.batches import Custom, describe_batch, inputs_and_targets, inputs_of
-from repulse.errors import BackboneError, CheckpointError, DataError, expected
+from repulse.errors import BackboneError, CheckpointError, DataError, check_dense, expected
 
 Place = str | int | tuple[str | int, ...] | Callable[[Any], Any]
 
@@ -77,6 +77,7 @@ class Places:
         if not isinstance(targets, Tensor):
             got = f"a {type(targets).__name__} at {in_words(self.targets)}"
             raise DataError(expected(f"the targets of {name}", "a tensor of one per input", got))
+        check_dense(f"the targets of {name}", targets)
         return inputs, targets
 
     def is_batch(self, x: Any) -> bool:

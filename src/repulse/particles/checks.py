@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from repulse._mapped import row_chunks
-from repulse.errors import DataError, RepulsionError, expected
+from repulse.errors import DataError, RepulsionError, check_dense, expected
 from repulse.recipe import Recipe
 
 
@@ -14,12 +14,9 @@ def check_values(name: str, values: Tensor, error: type[DataError] = DataError) 
     """Refuse what is not a non-empty float tensor of finite numbers."""
     if not isinstance(values, Tensor):
         raise error(expected(name, "a tensor", type(values).__name__))
-    if values.layout != torch.strided:
-        raise error(expected(name, "a dense tensor; call its `to_dense()`", f"one of layout {values.layout}"))
+    check_dense(name, values, error)
     if not values.ndim:
         raise error(expected(name, "of shape (samples, ...)", "a single number"))
-    if values.is_meta:
-        raise error(expected(name, "a tensor with values", "one on the meta device"))
     if not values.numel():
         raise error(expected(name, "non-empty", f"shape {tuple(values.shape)}"))
     if not values.is_floating_point():

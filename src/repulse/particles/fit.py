@@ -17,6 +17,7 @@ from repulse.errors import (
     DataError,
     FitWarning,
     NonFiniteLossError,
+    check_dense,
     check_positive_integer,
     expected,
 )
@@ -285,6 +286,7 @@ def _check_validation(
         )
     if not isinstance(targets, Tensor):
         raise DataError(expected("the targets of `validation`", "a tensor", type(targets).__name__))
+    check_dense("the targets of `validation`", targets)
     targets = checked = comparable(targets)
     if not _is_one_class(targets, len(rows), task):
         checked, task = task.from_targets(targets, len(rows), recipe, task.class_count)
@@ -465,4 +467,5 @@ def _check_targets(targets: Tensor, samples: int, recipe: Recipe, classes: int |
         check_positive_integer("classes", classes)
     if not isinstance(targets, Tensor):
         raise DataError(expected("targets", "a tensor", type(targets).__name__))
+    check_dense("targets", targets)
     return KINDS[recipe.task].from_targets(comparable(targets), samples, recipe, classes)

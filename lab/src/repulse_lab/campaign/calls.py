@@ -11,19 +11,10 @@ from torch import Tensor, nn
 
 import repulse
 from repulse import Recipe, functional, metrics
-from repulse_lab.campaign.finding import QUICK, Finding, batches, inputs, network, or_refused
+from repulse_lab.campaign.calls_given import FLOATS, ODD, TARGETS, X, Y, fine, some
+from repulse_lab.campaign.finding import QUICK, Finding, batches, network, or_refused
+from repulse_lab.campaign.verbs import estimators, gates, learning, several
 
-X, Y = inputs(), torch.arange(60) % 3
-ODD = [None, 3, "x", [], {}, [1.0, 2.0], torch.tensor(1.0), float("nan")]
-FLOATS = [
-    *(X, X.double(), X.half(), X.bfloat16(), X[:1], X[:0], X[:, 0], X[:, :0], X[:, :1], X.unsqueeze(0), X.T),
-    *(1e20 * X, 1e-30 * X, 3e38 * X.clamp(-1, 1), 0 * X, X.long(), X > 0, X.to(torch.complex64), X.to_sparse()),
-    *(X / 0, torch.where(X > 2, torch.nan, X), torch.where(X > 2, 1e20, X), X.to("meta"), X.requires_grad_(False)),
-]
-TARGETS = [
-    *(Y, Y, Y, Y.int(), Y.to(torch.uint8), Y.to(torch.uint16), Y.float(), Y - 1, Y + 10**6 * (Y > 1), Y[:9], Y > 0),
-    *(0 * Y, Y.unsqueeze(1), nn.functional.one_hot(Y), X[:, 0], X[:, 0] / 0, X[:, :1], Y.to_sparse()),
-]
 RECIPES: list[dict[str, Any]] = [
     *({}, {"heads": 1}, {"heads": 2, "hidden": (5,)}, {"rule": "svgd"}, {"rule": "ssge"}, {"kernel": "laplace"}),
     *({"space": "parameters"}, {"space": "none"}, {"prior": "function"}, {"bandwidth": 1e-30}, {"strength": 1e30}),
@@ -44,6 +35,10 @@ def calls(times: int, seed: int) -> Iterator[Finding]:
         "`metrics`": _metrics,
         "`acquire`, `batchbald`, `ActiveLearning`": _active,
         "`repulsion` sources": _sources,
+        "gates and watches": gates,
+        "`update`, `forget`, `audit`": learning,
+        "heads for several labels and numbers": several,
+        "the estimators for scikit-learn": estimators,
     }
     for name, call in kinds.items():
         found = Finding("random calls of", name)
@@ -54,21 +49,6 @@ def calls(times: int, seed: int) -> Iterator[Finding]:
         yield found
 
 
-def _some(draw: random.Random, usual: list[Any], odd: float = 0.1) -> Any:
-    return draw.choice(ODD) if draw.random() < odd else draw.choice(usual)
-
-
-def _fine(prediction: Any, count: int) -> None:
-    """Check what every prediction promises."""
-    assert len(prediction) == count
-    for value in (prediction.total, prediction.aleatoric, prediction.epistemic):
-        assert bool(value.isfinite().all()), "not finite"
-    if hasattr(prediction, "probs"):
-        sums = prediction.probs.sum(dim=-1)
-        assert bool((sums - 1).abs().max() < 1e-3), "probabilities do not add up"
-        assert bool((prediction.epistemic >= -1e-5).all()), "negative"
-
-
 def _recipe_of(draw: random.Random) -> Recipe:
     return QUICK.replace(heads=2).replace(**draw.choice(RECIPES))
 
@@ -77,45 +57,45 @@ def _fit_heads(draw: random.Random) -> None:
     recipe = _recipe_of(draw)
     number = recipe.task == "regression"
     right = X[:, 0] if number else Y
-    targets = right if draw.random() < 0.8 else _some(draw, TARGETS)
-    features = X if draw.random() < 0.6 else _some(draw, FLOATS)
-    repulsion = draw.choice([None, 3 * X]) if draw.random() < 0.8 else _some(draw, FLOATS)
+    targets = right if draw.random() < 0.8 else some(draw, TARGETS)
+    features = X if draw.random() < 0.6 else some(draw, FLOATS)
+    repulsion = draw.choice([None, 3 * X]) if draw.random() < 0.8 else some(draw, FLOATS)
     more: dict[str, Any] = {}
     if draw.random() < 0.1:
-        more["classes"] = _some(draw, [3, 4, 2, 0, -1])
+        more["classes"] = some(draw, [3, 4, 2, 0, -1])
     if draw.random() < 0.2:
-        more["validation"] = draw.choice([(X, right), (X, right), (_some(draw, FLOATS), _some(draw, TARGETS)), 3])
+        more["validation"] = draw.choice([(X, right), (X, right), (some(draw, FLOATS), some(draw, TARGETS)), 3])
     if draw.random() < 0.3:
         first = 1 if number else 3
         more["start"] = draw.choice([(torch.ones(first, 4), torch.zeros(first)), (X, Y)])
     if draw.random() < 0.1:
-        more["taps"] = _some(draw, [0, 1, 3, 4, -1])
+        more["taps"] = some(draw, [0, 1, 3, 4, -1])
     heads = repulse.fit_heads(features, targets, repulsion, recipe, progress=False, **more)
-    _fine(heads.predict(features), len(features))
+    fine(heads.predict(features), len(features))
 
 
 def _retrofit(draw: random.Random) -> None:
     usual: list[Any] = [batches(), [(X, Y)], [{"x": X, "labels": Y}], [(X, Y), (X[:0], Y[:0])], [X], iter(batches())]
-    usual += [[(_some(draw, FLOATS), _some(draw, TARGETS))] for _ in range(4)]
+    usual += [[(some(draw, FLOATS), some(draw, TARGETS))] for _ in range(4)]
     usual += [[{"input": X[0], "labels": Y[0]}, {"input": X[1], "labels": Y[1]}]]
     model: Any = (
         network() if draw.random() < 0.9 else draw.choice([network().double(), network().to("meta"), nn.ReLU(), 3])
     )
     more: dict[str, Any] = {}
     if draw.random() < 0.2:
-        more["validation"] = draw.choice([batches(), _some(draw, usual)])
+        more["validation"] = draw.choice([batches(), some(draw, usual)])
     if draw.random() < 0.1:
         more["class_names"] = draw.choice([["a", "b", "c"], ["a"], 3, "abc", [1, 2, 3], ()])
     if draw.random() < 0.1:
         more["device"] = draw.choice(["cpu", "nowhere", "cuda:99", torch.device("cpu"), 3.5])
     repulsion = draw.choice([None, "auto", [X], [3 * X], repulse.repulsion.UniformBox()])
-    repulsion = repulsion if draw.random() < 0.8 else _some(draw, FLOATS)
-    data = batches() if draw.random() < 0.6 else _some(draw, usual)
+    repulsion = repulsion if draw.random() < 0.8 else some(draw, FLOATS)
+    data = batches() if draw.random() < 0.6 else some(draw, usual)
     made = repulse.retrofit(model, data, repulsion=repulsion, recipe=_recipe_of(draw), progress=False, **more)
-    x = X if draw.random() < 0.5 else _some(draw, [*FLOATS, batches(), [X, X], (X, Y), {"x": X}])
+    x = X if draw.random() < 0.5 else some(draw, [*FLOATS, batches(), [X, X], (X, Y), {"x": X}])
     with or_refused():
         prediction = made.predict(x)
-        _fine(prediction, len(prediction))
+        fine(prediction, len(prediction))
         if isinstance(x, Tensor):
             assert bool(made(x).isfinite().all())
 
@@ -125,10 +105,10 @@ def _fit_networks(draw: random.Random) -> None:
     wrong: list[Any] = [[network().requires_grad_(False)], [network().double()], [3], [], 3, network()]
     nets = nets if draw.random() < 0.8 else draw.choice(wrong)
     recipe = draw.choice([QUICK, QUICK.replace(prior="function"), QUICK.replace(space="parameters")])
-    x = X if draw.random() < 0.8 else _some(draw, FLOATS)
-    y = Y if draw.random() < 0.8 else _some(draw, TARGETS)
+    x = X if draw.random() < 0.8 else some(draw, FLOATS)
+    y = Y if draw.random() < 0.8 else some(draw, TARGETS)
     made = repulse.fit_networks(nets, x, y, draw.choice([None, 2 * X]), recipe, progress=False)
-    _fine(made.predict(x), len(x))
+    fine(made.predict(x), len(x))
 
 
 def _recipe(draw: random.Random) -> None:
@@ -158,7 +138,7 @@ def _functional(draw: random.Random) -> None:
 
 def _metrics(draw: random.Random) -> None:
     scores = [X[:, 0], X[:, 0].double(), 0 * X[:, 0], 1e30 * X[:, 0], X[:0, 0], X[:, 0] / 0, X, Y, torch.zeros(1)]
-    a, b = (X[:, 0] if draw.random() < 0.5 else _some(draw, scores) for _ in range(2))
+    a, b = (X[:, 0] if draw.random() < 0.5 else some(draw, scores) for _ in range(2))
     value = draw.choice([metrics.auroc, metrics.aupr, metrics.fpr_at_95])(a, b)
     assert 0 <= float(value) <= 1
 
@@ -167,25 +147,25 @@ def _active(draw: random.Random) -> None:
     log_probs = torch.randn(3, 20, 4).log_softmax(dim=-1)
     which = draw.randrange(3)
     if which == 0:
-        given = log_probs if draw.random() < 0.5 else _some(draw, [log_probs[:1], log_probs[0], log_probs.exp(), X])
-        chosen, gains = repulse.batchbald(given, _some(draw, [1, 3, 20, 21, 0]))
+        given = log_probs if draw.random() < 0.5 else some(draw, [log_probs[:1], log_probs[0], log_probs.exp(), X])
+        chosen, gains = repulse.batchbald(given, some(draw, [1, 3, 20, 21, 0]))
         assert len(set(chosen.tolist())) == len(chosen) == len(gains)
     elif which == 1:
         learning = repulse.ActiveLearning(X, lambda *_: None)
         learning.tell([0, 1], [2, 1])
         before = dict(learning.known)
         try:
-            indices = _some(draw, [[3], [4], [60], [-1], [2, 2], [1.5]])
-            learning.tell(indices, _some(draw, [[0], [2], [1.5], [True], [1, 2], ["a"]]))
+            indices = some(draw, [[3], [4], [60], [-1], [2, 2], [1.5]])
+            learning.tell(indices, some(draw, [[0], [2], [1.5], [True], [1, 2], ["a"]]))
         except repulse.RepulseError:
             assert learning.known == before, "changed by a call that failed"
             raise
         assert all(isinstance(label, int) for label in learning.known.values())
     else:
         heads = repulse.fit_heads(X, Y, None, QUICK, progress=False)
-        pool, k = _some(draw, [X, X[:3], X[:, :2], [X, X]]), _some(draw, [1, 5, 60, 61])
+        pool, k = some(draw, [X, X[:3], X[:, :2], [X, X]]), some(draw, [1, 5, 60, 61])
         score = draw.choice(["epistemic", "total", "batchbald", "random", "own", "x"])
-        found = repulse.acquire(heads, pool, k, score, exclude=_some(draw, [(), [0, 1], [99]]))
+        found = repulse.acquire(heads, pool, k, score, exclude=some(draw, [(), [0, 1], [99]]))
         assert len(found.indices.unique()) == k
 
 
