@@ -321,3 +321,8 @@ def test_an_ensemble_of_no_inputs_returns_none(ensemble):
 def test_inputs_without_values_are_refused(ensemble):
     with pytest.raises(DataError, match="Expected `x` to be a tensor with values, but got one on the meta device"):
         ensemble.predict(torch.zeros(2, *ensemble.backbone.forms[0].shape, device="meta"))
+
+
+def test_a_single_number_is_no_data():
+    with pytest.raises(DataError, match=r"Expected `data` to be batches of .*, but got a single number"):
+        repulse.retrofit(rows_network(), torch.tensor(1.0), progress=False)

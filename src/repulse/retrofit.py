@@ -173,6 +173,8 @@ def _opened(name: str, data: Iterable[Any], places: Places, recipe: Recipe) -> t
         loader = "val_dataloader" if name == "validation" else "train_dataloader"
         got = f"a {type(data).__name__}; call its `setup('fit')` and pass its `{loader}()`"
         raise DataError(expected(name, "batches of (inputs, targets)", got))
+    if isinstance(data, Tensor) and not data.ndim:
+        raise DataError(expected(name, "batches of (inputs, targets)", "a single number"))
     if isinstance(data, Dataset) or not isinstance(data, Iterable):
         got = f"a {type(data).__name__}; wrap a data set in `DataLoader(dataset, batch_size=128)`"
         raise DataError(expected(name, "batches of (inputs, targets)", got))
