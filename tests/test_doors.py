@@ -312,3 +312,12 @@ def test_sources_refuse_an_empty_batch_and_a_single_number():
         for source in (repulse.repulsion.UniformBox(), repulse.repulsion.Mixup()):
             with pytest.raises(repulse.RepulsionError, match="Expected `inputs` to be a batch of at least one"):
                 source.sample(batch, torch.Generator())
+
+
+def test_an_ensemble_of_no_inputs_returns_none(ensemble):
+    assert ensemble(torch.zeros(0, *ensemble.backbone.forms[0].shape)).shape == (0, 3)
+
+
+def test_inputs_without_values_are_refused(ensemble):
+    with pytest.raises(DataError, match="Expected `x` to be a tensor with values, but got one on the meta device"):
+        ensemble.predict(torch.zeros(2, *ensemble.backbone.forms[0].shape, device="meta"))

@@ -58,6 +58,8 @@ def inputs_of(
         inputs = tuple(inputs)
     if not _has_tensor(inputs):
         raise error(expected(name, FORMS, describe_batch(batch) + how_to_tensor(inputs)))
+    if isinstance(inputs, Tensor) and inputs.is_meta:
+        raise error(expected(name, "a tensor with values", "one on the meta device"))
     return inputs
 
 
