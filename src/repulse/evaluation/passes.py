@@ -78,7 +78,7 @@ def pass_over(
         elif targets is not None:
             own.add(inputs)
             labels = targets.cpu()
-            if isinstance(prediction, ClassPrediction):
+            if isinstance(prediction, ClassPrediction) and labels.ndim == 1:  # others are refused where they are used
                 prediction, labels = prediction[labels != UNLABELLED], labels[labels != UNLABELLED]
             predictions.append(_mixture(prediction))
             for key, part in (("targets", labels), ("aleatoric", prediction.aleatoric), ("total", prediction.total)):
