@@ -38,7 +38,7 @@ def test_a_build_killed_at_any_of_20_moments_goes_on_to_the_same_files(tmp_path,
         assert files(folder) == wanted, f"killed at tick {moment:.1f}"
         assert passes == ALL - stages[-1], f"killed at tick {moment:.1f}"  # nothing that was there is computed again
     assert {0, 2 * BATCHES} < set(stages)
-    assert len(set(stages)) > BATCHES
+    assert len(set(stages)) > BATCHES // 2  # kills did come in the middle
 
 
 def test_a_build_killed_again_and_again_comes_to_an_end(folder, children, kept):

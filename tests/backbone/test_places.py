@@ -95,7 +95,7 @@ def test_logits_are_found_where_they_are_said_to_be(form):
 def test_a_gate_reads_the_same_batches():
     batch = {"x": X, "y": Y}
     ensemble = retrofit(NETWORK, [batch], inputs="x", targets="y", recipe=QUICK, progress=False)
-    gate = ensemble.gate([batch], false_alarms=0.1)
+    gate = ensemble.gate([{"x": X + 0.1, "y": Y}], false_alarms=0.1)
     assert len(gate(batch).action) == len(gate(X).action) == 40
     assert ensemble.update([batch], progress=False).required_features("a test").train.shape[0] == 80
 

@@ -76,7 +76,7 @@ def test_pages_show_pictures_and_their_neighbours(tmp_path):
     page = (tmp_path / "why.html").read_text()
     assert "cat/0.png" in page
     assert "dog/1.png" in page
-    assert page.count("<image ") == 2 * (3 + 5)  # of each, itself, a map on itself, and five training images
+    assert page.count("<image ") == 2 * (2 + 5)  # of each, itself, itself under a map, and five training images
     said = run("audit", tmp_path / "heads", images, "--out", tmp_path / "audit.html")
     assert "16 inputs" in said
     assert (tmp_path / "audit.html").read_text().count("<img ") == 16
