@@ -5,7 +5,7 @@ import torch
 
 import repulse
 from models import normal, trained_perceptron
-from repulse.active.audit import _confidently_wrong, _neighbour_probability
+from repulse.active.audit import _confidently_wrong
 from repulse.errors import DataError
 
 WRONG = [3, 50, 77, 110]
@@ -74,10 +74,10 @@ def test_a_label_that_is_predicted_is_not_called_wrong():
     assert _confidently_wrong(probs, targets).tolist() == [False, False, False]
 
 
-def test_neighbours_are_drawn_towards_the_prior():
-    labels = torch.tensor([0, 0, 0, 1])
-    near = torch.tensor([[0, 1, 3]])
-    torch.testing.assert_close(_neighbour_probability(near, labels, torch.tensor([1]), 2), torch.tensor([1.25 / 4]))
+def test_quality_is_the_probability_of_the_label(found):
+    ensemble, audit = found
+    probs = ensemble.heads.predict(ensemble.kept.train.float()).probs
+    torch.testing.assert_close(audit.quality, probs.gather(1, audit.targets.unsqueeze(1)).squeeze(1))
 
 
 def test_the_page_and_the_table(found, tmp_path):

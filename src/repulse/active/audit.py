@@ -1,13 +1,8 @@
 """Which labels to look at again: probably wrong, ambiguous, out-of-distribution, or copies of each other.
 
-Every input gets the probability of its own label from two witnesses: the ensemble, and its nearest neighbours in
-whitened features. A label is suspect where both give it little,
-
-    quality(x, y) = sqrt(p(y | x) q(y | x)),     q(y | x) = (hits of y among k neighbours + prior of y) / (k + 1),
-
-and wrong, in all probability, where another class is predicted that is at least as probable as it usually is for
-inputs that carry its label (the thresholds of confident learning, Northcutt et al., 2021). Neighbours are a second
-opinion because heads that were fitted to a wrong label give it some probability; its neighbours do not.
+The quality of a label is the probability that the ensemble gives it. It is wrong, in all probability, where another
+class is predicted that is at least as probable as it usually is for inputs that carry its label (the thresholds of
+confident learning, Northcutt et al., 2021). To ask the labels of nearest neighbours as well ranked wrong labels worse.
 """
 
 from __future__ import annotations
@@ -35,9 +30,6 @@ from repulse.prediction import ClassPrediction, Prediction
 
 if TYPE_CHECKING:
     from repulse.ensemble import Ensemble
-
-NEIGHBOURS = 20
-"""Neighbours that are asked."""
 
 FLAGGED = 0.95
 """Quantile of what is usual, above which an input is ambiguous (aleatoric) or out-of-distribution (epistemic)."""
@@ -184,15 +176,13 @@ def audit(ensemble: Ensemble, data: Iterable[Any] | None = None, *, progress: bo
     assert isinstance(prediction, ClassPrediction)
     targets = targets.cpu().long()
     own = data is None
-    near, distances = _neighbours(features, kept, heads, own)
-    witness = _neighbour_probability(near, kept.targets.cpu(), targets, heads.task.class_count)
+    copies = _copies(features, kept, heads) if own else torch.full_like(targets, -1)
     chosen = prediction.probs.gather(1, targets.unsqueeze(1)).squeeze(1)
     usual = _usual(prediction if own else None, heads, kept)
-    copies = torch.where(distances <= COPY, near[:, 0], -1) if own else torch.full_like(targets, -1)
     return Audit(
         targets,
         prediction.labels,
-        (chosen * witness).sqrt(),
+        chosen,
         _confidently_wrong(prediction.probs, targets),
         prediction.aleatoric > usual.aleatoric.quantile(FLAGGED),
         prediction.epistemic > usual.epistemic.quantile(FLAGGED),
@@ -210,33 +200,22 @@ def _confidently_wrong(probs: Float[Tensor, "N K"], targets: Int[Tensor, " N"]) 
     return (best.values > 0) & (best.indices != targets) & (probs.argmax(dim=1) != targets)
 
 
-def _neighbours(features: Tensor, kept: KeptFeatures, heads: Heads, own: bool) -> tuple[Tensor, Tensor]:
-    """Return indices of the nearest training inputs, and the relative distance of the first; of its own row, none."""
+def _copies(features: Tensor, kept: KeptFeatures, heads: Heads) -> Int[Tensor, " N"]:
+    """Return the nearest other training input of each if it is a copy, -1 otherwise."""
     from repulse.decide.neighbours import Neighbours
 
-    search = Neighbours.of(kept, heads)
-    k = min(NEIGHBOURS + own, len(kept.train))
-    indices, nearest = [], []
+    search, copies = Neighbours.of(kept, heads), []
     for begin in range(0, len(features), MAX_ROWS):
         rows = features[begin : begin + MAX_ROWS].float()
-        _, found = search.nearest(rows, k)
-        if own:
-            itself = found == torch.arange(begin, begin + len(found)).unsqueeze(1).to(found)
-            itself[:, -1] |= ~itself.any(dim=1)  # among many copies it may not be listed: leave out the last
-            found = found[~itself].view(len(found), -1)
-        indices.append(found)
-        away = search.whitened(rows - kept.train[found[:, 0]].float())  # exactly zero for copies
-        nearest.append(away.norm(dim=1) / search.usual)
-    return torch.cat(indices).cpu(), torch.cat(nearest).cpu()
-
-
-def _neighbour_probability(
-    near: Int[Tensor, "N k"], labels: Int[Tensor, " M"], targets: Int[Tensor, " N"], classes: int
-) -> Float[Tensor, " N"]:
-    """Return the share of neighbours with the same label, drawn towards how frequent that label is."""
-    prior = labels.bincount(minlength=classes).float() / len(labels)
-    hits = (labels[near] == targets.unsqueeze(1)).sum(dim=1)
-    return (hits + prior[targets]) / (near.shape[1] + 1)
+        _, found = search.nearest(rows, min(2, len(kept.train)))
+        itself = found == torch.arange(begin, begin + len(found)).unsqueeze(1).to(found)
+        itself[:, -1] |= ~itself.any(dim=1)  # among many copies it may not be listed: leave out the last
+        other = found[~itself].view(len(found), -1)
+        if not other.shape[1]:
+            return torch.full((len(features),), -1)
+        away = search.whitened(rows - kept.train[other[:, 0]].float())  # exactly zero for copies
+        copies.append(torch.where(away.norm(dim=1) / search.usual <= COPY, other[:, 0], -1))
+    return torch.cat(copies).cpu()
 
 
 def _usual(own: ClassPrediction | None, heads: Heads, kept: KeptFeatures) -> Prediction:

@@ -37,7 +37,7 @@ def audit(
 ) -> None:
     """Find labels that are probably wrong, and samples that are ambiguous, foreign or copies of each other.
 
-    Two witnesses judge each label: the heads, and the labels of the nearest training samples.
+    A label is suspect where the heads give it little probability.
     """
     if out.suffix.lower() not in (".html", ".csv"):
         raise DataError(expected("--out", "a file that ends in .html or .csv", out))
