@@ -231,6 +231,11 @@ class Ensemble(nn.Module):
         return gate
 
     @property
+    def kept_gate(self) -> checkpoint.KeptGate | None:
+        """What is kept of the last gate: its promise and basis, and its calibration data."""
+        return self._gate
+
+    @property
     def has_gate(self) -> bool:
         """Whether a gate is kept, which `gate()` returns."""
         return self._gate is not None

@@ -151,7 +151,7 @@ def test_words_pictures_and_pages(ensemble):
 
 
 def test_an_input_that_the_network_does_not_take_is_refused(ensemble):
-    with pytest.raises(DataError, match="Expected `x` to be a batch that the network takes"):
+    with pytest.raises(DataError, match="Expected `x` to be inputs the model can take"):
         ensemble.why(normal(3, 5))
 
 
