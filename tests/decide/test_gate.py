@@ -126,13 +126,28 @@ def test_every_promise_is_said(ensemble):
     assert gate.basis.version == repulse.__version__
 
 
+@pytest.mark.parametrize(("task", "got"), [("multilabel", "several labels"), ("regression", "several numbers")])
+def test_ensembles_with_several_outputs_are_refused(task, got):
+    x = calibration(count=40).flatten(1)
+    model = torch.nn.Sequential(torch.nn.Linear(x.shape[1], 4), torch.nn.ReLU(), torch.nn.Linear(4, 2))
+    made = fitted(model, data=[(x, (x[:, :2] > 0).float())], recipe=QUICK.replace(task=task))
+    for verb in ("gate", "why"):
+        with pytest.raises(DataError, match=f"for `{verb}`, to be one that predicts one class or one number.*{got}"):
+            getattr(made, verb)(x)
+    with pytest.raises(DataError, match=f"for `audit`.*{got}"):
+        repulse.audit(made, progress=False)
+
+
 # How much data a promise takes
 
 
 @pytest.mark.parametrize(
     ("settings", "needed"),
     [
-        ({"false_alarms": 0.01}, 99), ({"alpha": 0.01}, 99), ({"risk": 0.05}, 112), ({"risk": 0.1, "delta": 0.2}, 38),
+        ({"false_alarms": 0.01}, 99),
+        ({"alpha": 0.01}, 99),
+        ({"risk": 0.05}, 112),
+        ({"risk": 0.1, "delta": 0.2}, 38),
         ({"risk": 0.2, "by_class": True}, 41),
     ],
 )

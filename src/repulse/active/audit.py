@@ -160,9 +160,10 @@ def audit(ensemble: Ensemble, data: Iterable[Any] | None = None, *, progress: bo
         data: batches of `(inputs, targets)`; the training data itself, from its kept features, if not given.
         progress: show a bar when the pass of the network takes more than two seconds.
     """
+    ensemble.check_one_output("audit")
     kept, heads = ensemble.required_features("audit"), ensemble.heads
-    if heads.task.class_count is None or heads.task.kind != "classification":
-        raise DataError(expected("ensemble", "a classifier", f"{heads.task}"))
+    if heads.task.class_count is None:
+        raise DataError(expected("the ensemble, for `audit`,", "a classifier", "one that predicts a number"))
     features, targets = kept.train, kept.targets
     if data is not None:
         device = next(heads.parameters()).device

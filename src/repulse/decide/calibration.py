@@ -20,9 +20,9 @@ from repulse.decide import conformal
 from repulse.decide.promise import POSITIONS, STARTS, Promise
 from repulse.decide.unseen import warn_if_seen
 from repulse.ensemble import Ensemble
-from repulse.errors import DataError, expected
 from repulse.metrics.inputs import checked
 from repulse.prediction import ClassPrediction, Prediction, RegressionPrediction
+
 
 @dataclass(frozen=True)
 class Calibration:
@@ -86,9 +86,6 @@ def collect(ensemble: Ensemble, data: Any, promise: Promise, progress: bool) -> 
     batches = labelled_batches(data, "data")
     for inputs, targets in bar(batches, "calibrating", length_of(data), progress):
         prediction = ensemble.predict(inputs)
-        if not isinstance(prediction, ClassPrediction | RegressionPrediction):
-            got = f"{type(prediction).__name__}s"
-            raise DataError(expected("the predictions of the ensemble", "one class or one number per input", got))
         if not found:
             promise.check_task(isinstance(prediction, ClassPrediction))
             warn_if_seen(ensemble, inputs)

@@ -74,7 +74,7 @@ class _Seen:
 def report(gate: Gate, test: Any, ood: Mapping[str, Any]) -> Report:
     """Pass over all sets and put the page together."""
     if not isinstance(ood, Mapping):
-        raise DataError(expected("ood", "inputs or a loader by name, such as {'other images': loader}", type(ood).__name__))
+        raise DataError(expected("ood", "a mapping from names to inputs or loaders", type(ood).__name__))
     seen, errors, misses = _Seen(), [], []
     test = gate.ensemble.backbone.places.labelled(test)
     for inputs, targets in limit_batch_size(labelled_batches(test, "test"), AT_ONCE):

@@ -31,11 +31,11 @@ from repulse.decide.decision import Action
 from repulse.decide.evidence import evidence, positions_of
 from repulse.decide.ledger import CONSTANT, Ledger, blocks_of, ledger
 from repulse.decide.neighbours import Neighbours
-from repulse.errors import DataError, check_positive_integer, expected
+from repulse.errors import DataError, check_positive_integer
 from repulse.kept import KeptFeatures
 from repulse.particles.centred import CentredHeads
 from repulse.particles.heads import Heads
-from repulse.prediction import ClassPrediction, Prediction, RegressionPrediction
+from repulse.prediction import ClassPrediction, Prediction
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -209,10 +209,9 @@ def why(ensemble: Ensemble, x: Any, *, nearest: int = 5, axes: int = 5, maps: bo
     """
     check_positive_integer("nearest", nearest)
     check_positive_integer("axes", axes)
+    ensemble.check_one_output("why")
     inputs, features, alone = _features(ensemble, x)
     prediction = ensemble.heads.predict(features)
-    if prediction.epistemic.ndim != 1 or not isinstance(prediction, ClassPrediction | RegressionPrediction):
-        raise DataError(expected("ensemble", "one that predicts one label or one number", f"{ensemble.heads.task}"))
     found = _Found(ensemble, features, prediction)
     shares, where, places = found.shares(), found.axes(axes), found.maps(inputs) if maps else None
     near, repelled, (compared, usual) = found.nearest(nearest), found.repelled(), found.usual()
