@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 import torch
 import typer
 
-from repulse._files import without_nan, write_whole
+from repulse._files import write_whole
 from repulse.commands import options
 from repulse.commands.language import next_steps, warnings_as_lines
 from repulse.commands.pictures import picture_of, training_samples
@@ -104,7 +104,7 @@ class _Told:
 
     def record(self) -> dict[str, Any]:
         key = self.key if isinstance(self.key, int | str) else str(self.key)
-        return {"key": key, **without_nan(asdict(self.reason)), "text": self.reason.text}
+        return {"key": key, **self.reason.record()}
 
 
 def _most_doubted(ensemble: Ensemble, samples: Samples, prepare: Prepare, opening: Opening) -> list[int]:

@@ -140,9 +140,13 @@ class Reason:
             parts.append(f"{self.repelled:.0%} of its neighbours are repulsion samples")
         return "; ".join(parts)
 
+    def record(self) -> dict[str, Any]:
+        """Return all of it as a plain mapping, ready for JSON, with the line for a log as `text`."""
+        return {**without_nan(asdict(self)), "text": self.text}
+
     def json(self) -> str:
-        """Return all of it as one line of JSON."""
-        return json.dumps(without_nan(asdict(self)), allow_nan=False)
+        """Return the record as one line of JSON."""
+        return json.dumps(self.record(), allow_nan=False)
 
     def __str__(self) -> str:
         return self.text
