@@ -69,7 +69,7 @@ class Promise:
 
         Examples:
             >>> Promise(false_alarms=0.01, risk=0.02).samples_needed()
-            {'false_alarms': 99, 'alpha': 9, 'risk': 231}
+            {'false_alarms': 99, 'alpha': 9, 'risk': 230}
         """
         needed = {name: math.ceil(1 / getattr(self, name) - 1 - 1e-9) for name in ("false_alarms", "alpha")}
         if self.risk is not None:

@@ -14,6 +14,7 @@ import numpy as np
 
 from repulse._files import without_nan
 from repulse._version import __version__
+from repulse.decide.why import Reasons
 from repulse.ensemble import Ensemble
 from repulse.errors import RepulseError
 from repulse.files.batches import Prepare
@@ -116,6 +117,7 @@ class _Service:
     async def reasons(self, values: Sequence[Any]) -> list[dict[str, Any]]:
         """Say why some samples are doubted."""
         reasons = await self.batcher.alone(lambda: self.ensemble.why(self._prepared(values)), len(values))
+        assert isinstance(reasons, Reasons)
         return [reason.record() for reason in reasons]
 
     async def answer(
