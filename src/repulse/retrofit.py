@@ -34,10 +34,10 @@ from repulse.errors import (
     expected,
 )
 from repulse.kept import KeptFeatures
-from repulse.multilabel_prediction import check_labels
 from repulse.particles.fit import LONE_HEAD
 from repulse.particles.tasks.task import target_hint
-from repulse.position_prediction import UNLABELLED, is_known
+from repulse.prediction.multilabel import check_labels
+from repulse.prediction.positions import UNLABELLED, is_known
 from repulse.recipe import Recipe, check_recipe
 from repulse.repulsion import Choice, FeatureSource, Source, choose
 from repulse.repulsion.source import sample_inputs

@@ -23,7 +23,7 @@ from repulse.backbone.positions import FeatureMap, averaged
 from repulse.backbone.reading import all_of, bar, derived_seed, length_of, passes
 from repulse.backbone.split import Backbone
 from repulse.errors import DataError, RepulsionError, expected
-from repulse.position_prediction import is_known
+from repulse.prediction.positions import is_known
 from repulse.repulsion.source import FeatureSource, Source, sample_inputs
 
 ROWS = 40_000

@@ -12,11 +12,11 @@ from torch.nn import functional as F
 
 from repulse._mapped import row_chunks
 from repulse.errors import DataError, expected
-from repulse.multilabel_prediction import MultilabelPrediction, check_labels, label_mean_log_probs
 from repulse.particles.centre import Centre
 from repulse.particles.fast.likelihood import Bernoullis
 from repulse.particles.tasks.task import InPlaceLikelihood, Task
-from repulse.prediction import ClassAnswer, Prediction
+from repulse.prediction import ClassAnswer, MultilabelPrediction, Prediction
+from repulse.prediction.multilabel import check_labels, label_mean_log_probs
 from repulse.recipe import Recipe
 
 RARE = 1.0

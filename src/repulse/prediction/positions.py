@@ -19,7 +19,7 @@ from torch.nn import functional as F
 from repulse._extras import needs
 from repulse._figures import save_picture
 from repulse.errors import DataError, check_choice, expected
-from repulse.prediction import P, Prediction
+from repulse.prediction.base import P, Prediction
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
