@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from repulse.baselines import METHODS, LastLayer, LastLayerEnsemble, Method, RepulsiveDeepEnsemble, Resources, build
-from repulse.prediction import ClassPrediction
 from repulse.particles.fit import LARGE_SCALE
+from repulse.prediction import ClassPrediction
 from repulse.recipe import FS_RLL_E, NAMED, RLL_E
 from repulse_lab.jobs.job import Place, Result, work
 from repulse_lab.study.features import LazyFeatures, View, features_of
