@@ -28,7 +28,7 @@ from repulse.backbone.batches import (
 )
 from repulse.backbone.fingerprint import fingerprint_of, weights_of
 from repulse.backbone.places import Place, Places
-from repulse.backbone.reading import bar, length_of, read_ahead, shuffles
+from repulse.backbone.reading import all_of, bar, length_of, read_ahead, shuffles
 from repulse.backbone.split import Backbone
 from repulse.deploy import Deployed
 from repulse.errors import DataError, DataWarning, expected
@@ -336,8 +336,9 @@ class Ensemble(nn.Module):
         if shuffles(loader):
             message = "The loader shuffles, so predictions come in an order that cannot be told; pass `shuffle=False`."
             warnings.warn(message, DataWarning, stacklevel=4)
+        total = length_of(loader)
         with closing(read_ahead(loader, next(self.heads.parameters()).device)) as read:
-            for i, batch in enumerate(bar(read, "predicting", length_of(loader), progress)):
+            for i, batch in enumerate(all_of(bar(read, "predicting", total, progress), total, "x")):
                 some, name = True, f"batch {i} of `x`"
                 yield self._predict(self._inputs_of(batch, name), name)
         if not some:

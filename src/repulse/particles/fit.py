@@ -54,6 +54,9 @@ WARM_SHARE = 0.1
 MAX_HELD_OUT = 5000
 """Rows on which the disagreement of heads is looked at, at most, where none could be kept from the fit."""
 
+LONE_HEAD = "A single head has nothing to disagree with, so its epistemic uncertainty is zero everywhere."
+"""Warning about a fit that repels and has nobody to repel."""
+
 PRETRAINED_NOISE = 0.1
 """Noise added to copies of a pretrained last layer, relative to the standard deviation of its weights."""
 
@@ -115,6 +118,8 @@ def fit_heads(
         NonFiniteLossError: the fit diverged; the last good heads are in its `.heads`.
     """
     recipe = check_recipe(recipe)
+    if recipe.heads == 1 and recipe.space != "none":
+        warnings.warn(LONE_HEAD, FitWarning, stacklevel=4)
     check_values("features", features)
     features = features.detach()
     if features.ndim != 2:
