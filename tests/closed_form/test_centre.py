@@ -309,7 +309,7 @@ def test_validation_labels_decide_the_temperature():
     assert isinstance(told, CentredHeads)
     assert told.centre.temperature > 5 or told.centre.alpha < 1
     assert_close(told(x).std(dim=0), 0.5 * told.uncentred(x)[0].std(dim=0), rtol=1e-3, atol=1e-5)
-    assert (plain.recipe.tap_scale, told.recipe.tap_scale) == (0.2, 1.0)  # pyright: ignore
+    assert (plain.recipe.tap_scale, told.recipe.tap_scale) == (0.2, 1.0)
     before, after = (heads.predict(x[1000:]).log_likelihood(flipped[1000:]).mean() for heads in (plain, told))
     assert float(after) > float(before) + 0.5
 
