@@ -24,11 +24,13 @@ from repulse_lab.study.grid import Grid, Row
 from repulse_lab.study.measures import measured
 from repulse_lab.study.training import Networks
 
-STRENGTHS = (0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0)
+STRENGTHS = (0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0)
 SPACES = ("probabilities", "logits")
 UNSEEN = "synthetic images"
 """The set to choose on."""
 VALIDATION = "validation auroc"
+LOSS = "validation nll"
+"""Of the labels of the training images that are chosen on: what repulsion costs."""
 COUNT = 5000
 """Number of training images to choose on."""
 DETECTION = ("ambiguous mean", "mean auroc")
@@ -62,8 +64,13 @@ def sweep_strength(about: Mapping[str, Any], place: Place) -> Result:
     trial, _ = fit_method(about, place)
     assert trial.view is not None
     order = torch.randperm(len(trial.view.train), generator=torch.Generator().manual_seed(0))[:COUNT]
-    inside, outside = trial.method.score(trial.view.train[order]), trial.method.score(trial.view.repulsion[UNSEEN])
-    return {"figures": {**measured(trial), VALIDATION: 100 * metrics.auroc(inside, outside)}}
+    prediction, inside = trial.method.predict_and_score(trial.view.train[order])
+    outside = trial.method.score(trial.view.repulsion[UNSEEN])
+    chosen_by = {
+        VALIDATION: 100 * metrics.auroc(inside, outside),
+        LOSS: metrics.nll(prediction, trial.images.targets[order]),
+    }
+    return {"figures": {**measured(trial), **chosen_by}}
 
 
 def plan(options: RunOptions) -> Plan:
