@@ -33,7 +33,7 @@ AXES = ("aleatoric uncertainty (nats)", "epistemic uncertainty (nats)")
 GRID = Grid(
     "dirty-mnist",
     (Row("DE"), Row("LL-E"), Row("fs-RLL-E", "8 patches"), Row("repulse", "synthetic images", "auto")),
-    cpu=Networks((presets.LENET,), 3, members=5),
+    cpu=Networks((presets.LENET,), 5),
     paper=Networks(presets.PAPER_DIGITS.networks[-1:], 10, members=5),
     notes=(
         "LeNets, trained for 8 epochs, stand in for ResNet-18.",

@@ -6,9 +6,14 @@ On CIFAR-10 they stand beside ResNet-20 and ResNet-32 with published weights.
 
 from __future__ import annotations
 
+from typing import Any
+
 from repulse.recipe import FS_RLL_E
 from repulse_lab.study.training import Network, Networks
 
+REPULSION: dict[str, dict[str, Any]] = {"dirty-mnist": {"on": "logits", "strength": 0.001}}
+"""Strength and space of fs-RLL-E by problem, as `repulse-lab reproduce strength` chooses them; else those of
+`FS_RLL_E`."""
 HEADS_NOTE = (
     f"strength {FS_RLL_E.strength:g} on {FS_RLL_E.on}, learning rate {FS_RLL_E.lr:g} with {FS_RLL_E.decay} decay, "
     f"prior standard deviation {FS_RLL_E.prior_std:g}, three passes and at least 2,000 steps; not the paper's 30 "
@@ -26,7 +31,8 @@ DIGITS = Networks((LENET, VGG11, VGG16, RESNET18), {"LeNet": 5, "VGG-11": 3, "VG
 DIGIT_NOTES = (
     "LeNet is the paper's, trained for 8 epochs; VGG-11, VGG-16 and ResNet-18 have an eighth of its channels and are "
     "trained for 2 epochs, one-cycle.",
-    "A deep ensemble has all networks of its kind: five LeNets, three of the others.",
+    "Deep ensembles leave out one network of their kind, each in turn: four of five LeNets, two of three others. They "
+    "share networks, so that they differ by less than ensembles that are apart.",
     "AmbiguousMNIST is built here after the published recipe, unless its files are in the data folder; it is easier "
     "than the published one.",
     "Letters are notMNIST and stand in for EMNIST. KMNIST, Omniglot and letters are halved at random: one half is to "
