@@ -21,7 +21,7 @@ from repulse_lab.study.cells import CODE, fit_method
 from repulse_lab.study.experiment import Cell, Experiment, Outcome, Plan, RunOptions, groups
 from repulse_lab.study.figures import Figure, Line, Lines
 from repulse_lab.study.grid import Grid, Row
-from repulse_lab.study.measures import measured
+from repulse_lab.study.measures import Trial, measured
 from repulse_lab.study.training import Networks
 
 STRENGTHS = (0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0)
@@ -31,6 +31,8 @@ UNSEEN = "synthetic images"
 VALIDATION = "validation auroc"
 LOSS = "validation nll"
 """Of the labels of the training images that are chosen on: what repulsion costs."""
+SHARE = "epistemic share"
+"""How much of the uncertainty about out-of-distribution samples is epistemic, in per cent."""
 COUNT = 5000
 """Number of training images to choose on."""
 DETECTION = ("ambiguous mean", "mean auroc")
@@ -70,7 +72,17 @@ def sweep_strength(about: Mapping[str, Any], place: Place) -> Result:
         VALIDATION: 100 * metrics.auroc(inside, outside),
         LOSS: metrics.nll(prediction, trial.images.targets[order]),
     }
-    return {"figures": {**measured(trial), **chosen_by}}
+    return {"figures": {**measured(trial), **chosen_by, SHARE: _epistemic_share(trial)}}
+
+
+def _epistemic_share(trial: Trial) -> float:
+    """Return the mean mutual information on out-of-distribution samples by the mean entropy of the mixture."""
+    _, outside = trial.sets()
+    found = [trial.method.predict(outside[name]) for name in trial.images.averaged if name in outside]
+    aleatoric, epistemic = (
+        sum(float(getattr(one, kind).double().sum()) for one in found) for kind in ("aleatoric", "epistemic")
+    )
+    return 100 * epistemic / max(aleatoric + epistemic, 1e-12)
 
 
 def plan(options: RunOptions) -> Plan:
@@ -122,7 +134,11 @@ def made_tables(outcomes: Sequence[Outcome]) -> list[Table]:
         labels, means = max(alike, key=lambda pair: pair[1][VALIDATION])
         chosen.add(", ".join(key), [[labels["strength"], means[VALIDATION], means["gain"], means["ece"]]])
     shown = (
-        tables.INSIDE | tables.DIGITS | tables.MEAN | {VALIDATION: Column("validation", 1, "", "AUROC to choose by.")}
+        tables.INSIDE
+        | tables.DIGITS
+        | tables.MEAN
+        | {SHARE: Column("epistemic, %", 1, "", "Share of the uncertainty about other sets that is epistemic.")}
+        | {VALIDATION: Column("validation", 1, "", "AUROC to choose by."), LOSS: Column("NLL there", 3)}
     )
     return [*([chosen] if chosen.rows else []), *tables.methods_as_rows(outcomes, shown, "Every strength")]
 
