@@ -11,7 +11,7 @@ from typing import Any
 from repulse.recipe import FS_RLL_E
 from repulse_lab.study.training import Network, Networks
 
-REPULSION: dict[str, dict[str, Any]] = {"dirty-mnist": {"on": "logits", "strength": 0.001}}
+REPULSION: dict[str, dict[str, Any]] = {"dirty-mnist": {"on": "probabilities", "strength": 0.001}}
 """Strength and space of fs-RLL-E by problem, as `repulse-lab reproduce strength` chooses them; else those of
 `FS_RLL_E`."""
 HEADS_NOTE = (
