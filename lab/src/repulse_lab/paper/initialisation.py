@@ -57,7 +57,7 @@ GRID = Grid(
     (
         "Published ResNet-20. Same start: every head is the network's last layer with noise of a tenth of the standard "
         "deviation of its weights.",
-        "Heads: " + presets.HEADS_NOTE,
+        "Heads: " + presets.heads_note("cifar10"),
     ),
 )
 
