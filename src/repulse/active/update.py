@@ -34,8 +34,8 @@ def update(
     """Return an ensemble that has learnt new labelled data, or where else to disagree.
 
     Only new inputs go through the network; its features of the old data were kept. Heads start from those they were,
-    and take a tenth of the steps of a fit. New classes, numbered after the old ones, get outputs of their own; the
-    network has none for them, so from then on the mean prediction is that of the heads.
+    and take a tenth of the steps of a fit. With new classes, numbered after the old ones, they are fitted from the start;
+    the network has no outputs for them, so from then on the mean prediction is that of the heads.
 
     Args:
         ensemble: made by `retrofit`, or saved with `features=True`; it stays as it is.
@@ -58,7 +58,8 @@ def update(
         if recipe.space != "function":
             raise RepulsionError(expected("foreign", "None for a recipe that does not repel in function space", "data"))
         kept = kept.repelled_on(_foreign_features(ensemble, foreign, progress), FOREIGN_SHARE)
-    heads = kept.fit(ensemble.backbone, recipe, classes=classes, warm=ensemble.heads, progress=progress)
+    warm = ensemble.heads if classes == ensemble.heads.task.class_count else None  # a tenth teaches no new class
+    heads = kept.fit(ensemble.backbone, recipe, classes=classes, warm=warm, progress=progress)
     return _Made(ensemble, kept, heads, names).ensemble()
 
 
