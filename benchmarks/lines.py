@@ -20,7 +20,7 @@ PACKAGES = {"repulse": ROOT / "src" / "repulse", "repulse_lab": ROOT / "lab" / "
 FILES = "files at the root"
 HOLDS = {
     "repulse": {
-        FILES: "`retrofit`, `ensemble`, `prediction`, `recipe`, `summary`, `checkpoint`, `functional`, `errors`, `cli`",
+        FILES: "`retrofit`, `ensemble`, `recipe`, `summary`, `checkpoint`, `functional`, `errors`, `cli`",
         "active": "which inputs to label next, learning new labels, forgetting, auditing",
         "backbone": "finding the last layer, taps, batches of any form, computing and keeping features",
         "baselines": "methods to compare with: the contract, and one method per file",
@@ -32,6 +32,7 @@ HOLDS = {
         "integrations": "scikit-learn, Lightning, Hugging Face, ONNX, skorch, OpenOOD, pytorch-ood: leaves",
         "metrics": "pure functions of predictions",
         "particles": "heads, tasks, kernels, rules, forces, the fit, the centre; `fast/` has the same formulas by hand",
+        "prediction": "what predictions hold, one file per kind of output; the split of uncertainty",
         "repulsion": "one source of repulsion samples per file, and the choice between them",
         "scale": "bulk scoring on local processes, Ray, Spark and Dask",
         "serve": "a small HTTP service and its page",

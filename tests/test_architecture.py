@@ -23,7 +23,6 @@ LAYERS = (
     {"retrofit", "ensemble", "checkpoint", "kept", "baselines"},
     {"summary", "deploy"},
     {"functional", "particles", "backbone", "repulsion", "metrics"},
-    {"multilabel_prediction", "multiregression_prediction", "position_prediction"},
     {"prediction", "recipe", "errors"},
 )
 """Rooms of the library, from those that use to those that are used; private modules are in the last layer."""

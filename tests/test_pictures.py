@@ -12,10 +12,8 @@ from models import QUICK, normal, perceptron
 from repulse import ClassPrediction, DataError, Epoch, Evaluation, RegressionPrediction, retrofit
 from repulse._pictures import fit_panels
 from repulse._progress import progress_bar
-from repulse.multilabel_prediction import MultilabelPrediction
-from repulse.multiregression_prediction import MultiregressionPrediction
 from repulse.particles.history import History
-from repulse.prediction import as_columns
+from repulse.prediction import MultilabelPrediction, MultiregressionPrediction, as_columns
 
 CLASSES = ClassPrediction(normal(3, 12, 4).log_softmax(dim=-1))
 NUMBERS = RegressionPrediction(normal(3, 12), torch.ones(3, 12))

@@ -29,14 +29,19 @@ from repulse.errors import (
     RepulsionError,
 )
 from repulse.evaluation import Evaluation, evaluate
-from repulse.multilabel_prediction import MultilabelPrediction
-from repulse.multiregression_prediction import MultiregressionPrediction
 from repulse.particles import tasks
 from repulse.particles.fit import fit_heads, fit_networks
 from repulse.particles.heads import Heads, Networks
 from repulse.particles.history import Epoch
-from repulse.position_prediction import DensePrediction, TokenPrediction
-from repulse.prediction import ClassPrediction, Prediction, RegressionPrediction
+from repulse.prediction import (
+    ClassPrediction,
+    DensePrediction,
+    MultilabelPrediction,
+    MultiregressionPrediction,
+    Prediction,
+    RegressionPrediction,
+    TokenPrediction,
+)
 from repulse.recipe import FS_RLL_E, LL_E, PAPER_TRAINING, RLL_E, Recipe
 from repulse.retrofit import retrofit
 from repulse.suggest import Suggestion, suggest

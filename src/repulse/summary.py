@@ -14,13 +14,17 @@ from torch import Tensor
 from repulse import metrics
 from repulse._mapped import read_blocks, row_chunks
 from repulse.errors import FitWarning
-from repulse.multilabel_prediction import MultilabelPrediction
-from repulse.multiregression_prediction import MultiregressionPrediction
 from repulse.particles.calibrate import network_outputs
 from repulse.particles.centred import CentredHeads
 from repulse.particles.heads import Heads
 from repulse.particles.tasks import Classification, Multilabel, Multiregression, Regression
-from repulse.prediction import ClassPrediction, Prediction, RegressionPrediction
+from repulse.prediction import (
+    ClassPrediction,
+    MultilabelPrediction,
+    MultiregressionPrediction,
+    Prediction,
+    RegressionPrediction,
+)
 
 MAX_ROWS = 5000
 """Rows that are looked at, at most."""

@@ -13,10 +13,10 @@ from hypothesis.extra import numpy as hnp
 from torch.distributions import Categorical, MixtureSameFamily, Normal
 from torch.testing import assert_close
 
-from repulse import prediction as module
 from repulse.functional import entropy, expected_entropy, mean_log_probs, mutual_information
 from repulse.particles.tasks import Classification, Regression
 from repulse.prediction import ClassPrediction, Prediction, RegressionPrediction
+from repulse.prediction import uncertainty as module
 
 from .naive import random
 

@@ -26,9 +26,7 @@ from repulse.evaluation import summary
 from repulse.evaluation.overlap import Index
 from repulse.evaluation.passes import Pass, pass_over
 from repulse.metrics.resampling import Interval
-from repulse.multilabel_prediction import MultilabelPrediction
-from repulse.multiregression_prediction import MultiregressionPrediction
-from repulse.prediction import ClassPrediction
+from repulse.prediction import ClassPrediction, MultilabelPrediction, MultiregressionPrediction
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -16,10 +16,17 @@ from repulse.baselines.contract import Predictor
 from repulse.errors import DataError, expected
 from repulse.evaluation.overlap import Index
 from repulse.metrics.streaming import PositionMetrics
-from repulse.multilabel_prediction import MultilabelPrediction, label_mean_log_probs
-from repulse.multiregression_prediction import MultiregressionPrediction
-from repulse.position_prediction import UNLABELLED, PositionPrediction
-from repulse.prediction import ClassPrediction, Prediction, RegressionPrediction, mean_log_probs
+from repulse.prediction import (
+    ClassPrediction,
+    MultilabelPrediction,
+    MultiregressionPrediction,
+    PositionPrediction,
+    Prediction,
+    RegressionPrediction,
+    mean_log_probs,
+)
+from repulse.prediction.multilabel import label_mean_log_probs
+from repulse.prediction.positions import UNLABELLED
 
 KINDS = (ClassPrediction, MultilabelPrediction, RegressionPrediction, MultiregressionPrediction, PositionPrediction)
 """Predictions of which there are metrics."""

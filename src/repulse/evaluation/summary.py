@@ -28,9 +28,7 @@ from repulse.metrics.ranking import aupr, auroc, fpr_at_95, misclassification_au
 from repulse.metrics.regression import central_mass, interval_coverage, rmse
 from repulse.metrics.resampling import Interval, bootstrap
 from repulse.metrics.selective import aurc, coverage_at_risk, risk_coverage
-from repulse.multilabel_prediction import MultilabelPrediction
-from repulse.multiregression_prediction import MultiregressionPrediction
-from repulse.prediction import ClassPrediction, RegressionPrediction
+from repulse.prediction import ClassPrediction, MultilabelPrediction, MultiregressionPrediction, RegressionPrediction
 
 POINTS = 200
 """Maximum number of points of a curve."""

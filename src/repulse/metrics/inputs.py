@@ -8,9 +8,15 @@ import torch
 from torch import Tensor
 
 from repulse.errors import DataError, RecipeError, expected
-from repulse.multilabel_prediction import MultilabelPrediction, check_labels
-from repulse.multiregression_prediction import MultiregressionPrediction
-from repulse.prediction import ClassPrediction, P, Prediction, RegressionPrediction
+from repulse.prediction import (
+    ClassPrediction,
+    MultilabelPrediction,
+    MultiregressionPrediction,
+    Prediction,
+    RegressionPrediction,
+)
+from repulse.prediction.base import P
+from repulse.prediction.multilabel import check_labels
 
 
 def checked(prediction: Any, targets: Any, kind: type[P] = Prediction) -> tuple[P, Tensor]:

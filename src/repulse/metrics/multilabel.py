@@ -13,7 +13,7 @@ from repulse.errors import check_positive_integer
 from repulse.metrics.calibration import binned, calibration_error
 from repulse.metrics.inputs import checked
 from repulse.metrics.ranking import aupr, auroc
-from repulse.multilabel_prediction import MultilabelPrediction
+from repulse.prediction import MultilabelPrediction
 
 
 def label_nll(prediction: MultilabelPrediction, targets: Tensor) -> Float[Tensor, " K"]:

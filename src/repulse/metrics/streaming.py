@@ -15,7 +15,7 @@ from torch import Tensor
 from repulse.errors import DataError, check_positive_integer, expected
 from repulse.metrics.calibration import calibration_error
 from repulse.metrics.ranking import area, cumulated, false_at_95, precision
-from repulse.position_prediction import PositionPrediction
+from repulse.prediction import PositionPrediction
 
 KEPT_BITS = 15
 """Bits of a float that are not looked at."""

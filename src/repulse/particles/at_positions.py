@@ -13,7 +13,7 @@ from repulse._finite import all_finite
 from repulse.backbone.positions import FeatureMap, axis_weights, resize_axis
 from repulse.errors import DataError, expected
 from repulse.particles.heads import Heads
-from repulse.position_prediction import DensePrediction, PositionPrediction, TokenPrediction
+from repulse.prediction import DensePrediction, PositionPrediction, TokenPrediction
 
 ELEMENTS = 2**20
 """Outputs of all heads that are held at once: 4 MB, and a few times that on the way."""

@@ -19,7 +19,7 @@ from typing import Any
 from repulse_lab.campaign.page import put_in
 from repulse_lab.campaign.reach import Reach, Suite, changed
 
-PARTS = ("particles/**/*.py", "metrics/*.py", "*prediction.py")
+PARTS = ("particles/**/*.py", "metrics/*.py", "prediction/*.py")
 """What is changed."""
 
 TESTS = (

@@ -13,7 +13,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from repulse.errors import DataError, expected
-from repulse.prediction import Prediction, T, mean_log_probs, uncertainties
+from repulse.prediction.base import Prediction
+from repulse.prediction.classes import T
+from repulse.prediction.uncertainty import mean_log_probs, uncertainties
 
 
 def label_log_probs(logits: Float[Tensor, "n B K"]) -> Float[Tensor, "n B K 2"]:

@@ -11,7 +11,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from repulse.errors import DataError, expected
-from repulse.prediction import Prediction, RegressionPrediction, as_columns
+from repulse.prediction.base import Prediction, as_columns
+from repulse.prediction.numbers import RegressionPrediction
 
 
 @dataclass(frozen=True, eq=False, repr=False)
