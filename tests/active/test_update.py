@@ -97,7 +97,9 @@ def test_new_classes_get_outputs_and_names(ensemble):
 def test_new_classes_are_learnt():
     data, more = labelled(80, 0), labelled(60, 3, classes=4)
     network = trained_perceptron(*map(torch.cat, zip(*data, strict=True)), outputs=3)
-    made = repulse.retrofit(network, data, recipe=QUICK.replace(epochs=60, lr=0.03), progress=False).update(more, progress=False)
+    made = repulse.retrofit(network, data, recipe=QUICK.replace(epochs=60, lr=0.03), progress=False).update(
+        more, progress=False
+    )
     x, y = map(torch.cat, zip(*labelled(60, 4, classes=4), strict=True))
     labels = made.predict(x).labels
     assert (labels[y == 3] == 3).float().mean() > 0.9

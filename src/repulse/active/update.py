@@ -34,8 +34,8 @@ def update(
     """Return an ensemble that has learnt new labelled data, or where else to disagree.
 
     Only new inputs go through the network; its features of the old data were kept. Heads start from those they were,
-    and take a tenth of the steps of a fit. With new classes, numbered after the old ones, they are fitted from the start;
-    the network has no outputs for them, so from then on the mean prediction is that of the heads.
+    and take a tenth of the steps of a fit. With new classes, numbered after the old ones, they are fitted from the
+    start; the network has no outputs for them, so from then on the mean prediction is that of the heads.
 
     Args:
         ensemble: made by `retrofit`, or saved with `features=True`; it stays as it is.
