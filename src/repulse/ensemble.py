@@ -257,21 +257,20 @@ class Ensemble(nn.Module):
         """Return an ensemble that has learnt new labelled data; see `repulse.active.update`."""
         from repulse.active.update import update
 
-        self._check_whole("update")
+        self.backbone.check_whole("`update`")
         return update(self, data, **options)
 
     def forget(self, indices: Sequence[int] | Tensor, **options: Any) -> Ensemble:
         """Return an ensemble fitted without some of the training inputs; see `repulse.active.forget`."""
         from repulse.active.update import forget
 
-        self._check_whole("forget")
+        self.backbone.check_whole("`forget`")
         return forget(self, indices, **options)
 
     def why(self, x: Any, **options: Any) -> Reason | Reasons:
         """Explain the doubt about one input, or about each of a batch; see `repulse.decide.why`."""
         from repulse.decide.why import why
 
-        self._check_whole("why")
         return why(self, x, **options)
 
     def required_features(self, what: str) -> KeptFeatures:
@@ -282,12 +281,6 @@ class Ensemble(nn.Module):
             raise DataError(expected(f"the ensemble, for `{what}`,", wanted, "one without them"))
         return kept
 
-    def _check_whole(self, what: str) -> None:
-        """Refuse a verb that there is only for networks with one output per input."""
-        if self.backbone.ending.positions:
-            got = "one with an output at every position"
-            raise DataError(expected(f"the ensemble, for `{what}`,", "one with one output per input", got))
-
     def deploy(self) -> Deployed:
         """Return a plain module that maps inputs to named tensors, for serving and for export.
 
@@ -295,7 +288,6 @@ class Ensemble(nn.Module):
         weights is shared with the network and the heads. If there is a gate, its p-value and decision are among the
         tensors.
         """
-        self._check_whole("deploy")
         gate = self.gate().deployed().to(next(self.heads.parameters()).device) if self.has_gate else None
         return Deployed(self.backbone, self.heads, gate)
 
@@ -311,7 +303,6 @@ class Ensemble(nn.Module):
         """
         from repulse.integrations.onnx import export
 
-        self._check_whole("export")
         return export(self, path, example)
 
     def _is_one_batch(self, x: Any) -> bool:

@@ -32,7 +32,13 @@ from repulse.decide.neighbours import Neighbours
 from repulse.errors import BackboneError, DataError, check_positive_integer, expected
 from repulse.kept import KeptFeatures
 from repulse.particles.centred import CentredHeads
-from repulse.prediction import ClassPrediction, Prediction, RegressionPrediction
+from repulse.prediction import (
+    ClassPrediction,
+    MultilabelPrediction,
+    MultiregressionPrediction,
+    Prediction,
+    RegressionPrediction,
+)
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -81,9 +87,9 @@ class Reason:
     """Why an ensemble is in doubt about one input.
 
     Attributes:
-        label: what it predicts: the name of a class, or a number.
-        confidence: probability of that class; None for regression.
-        aleatoric: uncertainty that the heads share.
+        label: what it predicts: the name of a class, or a number; of several labels or numbers, all with commas.
+        confidence: probability of that class; None for regression and for several labels.
+        aleatoric: uncertainty that the heads share; None for several numbers, whose units differ.
         epistemic: uncertainty from disagreement.
         usual: share of the training data with less epistemic uncertainty; None if its features are not at hand.
         votes: how many heads prefer which class, most first; empty for regression.
@@ -97,7 +103,7 @@ class Reason:
 
     label: str | float
     confidence: float | None
-    aleatoric: float
+    aleatoric: float | None
     epistemic: float
     usual: float | None
     votes: dict[str, int]
@@ -180,7 +186,15 @@ class Reasons(Sequence[Reason]):
 
 
 @torch.no_grad()
-def why(ensemble: Ensemble, x: Any, *, nearest: int = 5, axes: int = 5, maps: bool = False) -> Reason | Reasons:
+def why(
+    ensemble: Ensemble,
+    x: Any,
+    *,
+    nearest: int = 5,
+    axes: int = 5,
+    maps: bool = False,
+    at: Sequence[int] | Sequence[Sequence[int]] | None = None,
+) -> Reason | Reasons:
     """Explain the doubt about one input, or about each of a batch.
 
     Args:
@@ -189,16 +203,23 @@ def why(ensemble: Ensemble, x: Any, *, nearest: int = 5, axes: int = 5, maps: bo
         nearest: how many training inputs to name.
         axes: how many principal axes to name.
         maps: also say where in an image the disagreement sits, with one more pass of the network.
+        at: for an output at every position, which position of the one input to explain, such as `(row, column)`, or
+            several of them. Nearest training inputs are then positions that the fit has sampled.
 
     Returns:
-        A `Reason` for one input, `Reasons` for a batch.
+        A `Reason` for one input or position, `Reasons` for a batch or several.
     """
     check_positive_integer("nearest", nearest)
     check_positive_integer("axes", axes)
-    inputs, features, alone = _features(ensemble, x)
+    if ensemble.backbone.ending.positions:
+        inputs, features, alone = None, *_features_at(ensemble, x, at, maps)
+    elif at is not None:
+        raise DataError(expected("at", "None for a network with one output per input", at))
+    else:
+        inputs, features, alone = _features(ensemble, x)
     prediction = ensemble.heads.predict(features)
-    if prediction.epistemic.ndim != 1 or not isinstance(prediction, ClassPrediction | RegressionPrediction):
-        raise DataError(expected("ensemble", "one that predicts one label or one number", f"{ensemble.heads.task}"))
+    epistemic = prediction.of_inputs("epistemic")
+    aleatoric = None if isinstance(prediction, MultiregressionPrediction) else prediction.of_inputs("aleatoric")
     found = _Found(ensemble, features, prediction)
     shares, where, places = found.shares(), found.axes(axes), found.maps(inputs) if maps else None
     near, repelled, usual = found.nearest(nearest), found.repelled(), found.usual()
@@ -209,8 +230,8 @@ def why(ensemble: Ensemble, x: Any, *, nearest: int = 5, axes: int = 5, maps: bo
             Reason(
                 label,
                 confidence,
-                float(prediction.aleatoric[i]),
-                float(prediction.epistemic[i]),
+                None if aleatoric is None else float(aleatoric[i]),
+                float(epistemic[i]),
                 None if usual is None else float(usual[i]),
                 votes,
                 shares[i],
@@ -243,6 +264,32 @@ def _features(ensemble: Ensemble, x: Any) -> tuple[Any, Float[Tensor, "B d"], bo
     raise DataError(expected("x", "a batch that the network takes, or one input of it", got)) from failure
 
 
+def _features_at(ensemble: Ensemble, x: Any, at: Any, maps: bool) -> tuple[Float[Tensor, "m d"], bool]:
+    """Return the features at some positions of one input, and whether it was one position."""
+    backbone, device = ensemble.backbone, next(ensemble.heads.parameters()).device
+    inputs = to_device(x if isinstance(x, Tensor) else backbone.places.inputs_in(x, "x", backbone.several), device)
+    if isinstance(inputs, Tensor) and backbone.forms and inputs.ndim == len(backbone.forms[0].shape):
+        inputs = inputs.unsqueeze(0)
+    found = backbone.locate(inputs)
+    if len(found.features) != 1 or maps:
+        got = "`maps`" if maps else f"{len(found.features)} inputs"
+        raise DataError(expected("x", "one input, without `maps`, for an output at every position", got))
+    alone = isinstance(at, Sequence) and bool(at) and isinstance(at[0], int)
+    positions = [at] if alone else at
+    size = found.size
+    whole = "one inside of " + " x ".join(map(str, size)) + ", or several"
+    try:
+        places = torch.tensor(positions, dtype=torch.int64).view(-1, len(size)).unbind(dim=1)
+        flat = torch.zeros_like(places[0])
+        for place, length in zip(places, size, strict=True):
+            if not bool(((place >= 0) & (place < length)).all()):
+                raise ValueError("outside")
+            flat = flat * length + place
+    except (TypeError, ValueError, RuntimeError, IndexError) as reason:
+        raise DataError(expected("at", f"a position, {whole}", repr(at)[:80])) from reason
+    return found.at(0, flat.to(device)), alone
+
+
 _PREPARED: weakref.WeakKeyDictionary[KeptFeatures, Neighbours] = weakref.WeakKeyDictionary()
 
 
@@ -256,9 +303,13 @@ class _Found:
 
     def opinion(self, i: int) -> tuple[str | float, float | None, dict[str, int]]:
         """Return what is predicted, with which probability, and which classes the heads prefer."""
-        if not isinstance(self.prediction, ClassPrediction):
-            return float(self.prediction.mean[i]), None, {}  # pyright: ignore[reportAttributeAccessIssue]
         one = self.prediction[i]
+        if isinstance(one, RegressionPrediction):
+            return float(one.mean[0]), None, {}
+        if isinstance(one, MultilabelPrediction):
+            return self._told(one.labels[0]), None, {}
+        if not isinstance(one, ClassPrediction):
+            return self._told(one.mean[0]), None, {}  # pyright: ignore[reportAttributeAccessIssue]
         votes = one.log_probs[:, 0].argmax(dim=-1).bincount()
         ranked = sorted(((int(count), k) for k, count in enumerate(votes.tolist()) if count), reverse=True)
         return (
@@ -270,6 +321,17 @@ class _Found:
     def _name(self, label: int) -> str:
         names = self.ensemble.class_names
         return f"class {label}" if names is None else names[label]
+
+    def _told(self, values: Tensor) -> str | float:
+        """Return a target in words, or as the number that it is."""
+        if isinstance(self.prediction, ClassPrediction):  # a class, or the probabilities of all
+            return self._name(int(values.argmax() if values.ndim else values))
+        if not values.ndim:
+            return float(values)
+        if isinstance(self.prediction, MultilabelPrediction):
+            held = (values == 1).nonzero().flatten().tolist()
+            return ", ".join(self._name(k).replace("class", "label") for k in held) or "no label"
+        return ", ".join(f"{value:.4g}" for value in values.tolist())
 
     def shares(self) -> list[dict[str, float]]:
         """Return the share of each block in the disagreement."""
@@ -328,12 +390,10 @@ class _Found:
         if neighbours is None or kept is None:
             return [() for _ in self.features]
         distances, indices = neighbours.nearest(self.features, min(count, len(kept.train)))
-        classes = isinstance(self.prediction, ClassPrediction)
 
         def each(i: int) -> Iterator[Neighbour]:
             for index, distance in zip(indices[i].tolist(), (distances[i] / neighbours.usual).tolist(), strict=True):
-                target = kept.targets[index]
-                yield Neighbour(index, self._name(int(target)) if classes else float(target), distance)
+                yield Neighbour(index, self._told(kept.targets[index]), distance)
 
         return [tuple(each(i)) for i in range(len(self.features))]
 
@@ -349,7 +409,8 @@ class _Found:
             return None
         if "_epistemic" not in vars(kept):
             rows = read_blocks(kept.train, range(0, len(kept.train), -(-len(kept.train) // MAX_USUAL)), 1)
-            found = torch.cat([self.ensemble.heads.predict(part.float()).epistemic for part in row_chunks(rows)])
+            predicted = (self.ensemble.heads.predict(part.float()) for part in row_chunks(rows))
+            found = torch.cat([one.of_inputs("epistemic") for one in predicted])
             vars(kept)["_epistemic"] = found.sort().values
         known = vars(kept)["_epistemic"]
-        return torch.searchsorted(known, self.prediction.epistemic.contiguous()).float() / len(known)
+        return torch.searchsorted(known, self.prediction.of_inputs("epistemic").contiguous()).float() / len(known)

@@ -8,13 +8,12 @@ from collections.abc import Iterator
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from torch.nn import functional as F
 
 from repulse._finite import all_finite
-from repulse.backbone.positions import AxisWeights, FeatureMap, axis_weights
+from repulse.backbone.positions import AxisWeights, FeatureMap, axis_weights, interpolate
 from repulse.errors import DataError, expected
 from repulse.particles.heads import Heads
-from repulse.prediction import DensePrediction, PositionPrediction, TokenPrediction
+from repulse.prediction import ClassAnswer, DensePrediction, PositionPrediction, TokenPrediction, entropy
 
 ELEMENTS = 2**19
 """Outputs of all heads that are held at once: 2 MB, and a few times that on the way; what fits into a cache."""
@@ -73,6 +72,22 @@ def combined_positions(heads: Heads, found: FeatureMap) -> Float[Tensor, "B K ..
     return outputs.log_softmax(dim=2).logsumexp(dim=0) - math.log(heads.count)
 
 
+def answer_at_positions(heads: Heads, found: FeatureMap, *, channels_last: bool) -> ClassAnswer:
+    """Predict at every position without looking at values, for a compiler: one head after the other, all positions."""
+    features = found.whole()
+    flat = heads(features.movedim(1, -1).flatten(0, -2))
+    probs, aleatoric = torch.zeros(()).to(flat), torch.zeros(()).to(flat)
+    for one in flat:
+        outputs = one.unflatten(0, (features.shape[0], *features.shape[2:])).movedim(-1, 1)
+        log_probs = (interpolate(outputs, found.size, found.resize) if found.resize else outputs).log_softmax(dim=1)
+        probs = probs + log_probs.exp() / heads.count
+        aleatoric = aleatoric + entropy(log_probs.movedim(1, -1)) / heads.count
+    total = entropy(probs.clamp_min(SMALLEST).log().movedim(1, -1))
+    epistemic = (total - aleatoric).clamp(0.0, math.log(heads.count))
+    probs = probs.movedim(1, -1) if channels_last else probs
+    return ClassAnswer(probs, aleatoric, epistemic, aleatoric + epistemic)
+
+
 def outputs_of(
     heads: Heads, found: FeatureMap, images: slice, begin: int, end: int, *, relative: bool = False
 ) -> Float[Tensor, "n b K r ..."]:
@@ -103,10 +118,7 @@ def resize_others(values: Float[Tensor, "n b K r ..."], size: tuple[int, ...], r
     """Interpolate along all axes but that of rows, as the network does."""
     if tuple(values.shape[4:]) == size:
         return values
-    wanted = (values.shape[3], *size)
-    mode = "nearest" if resize == "nearest" else ("bilinear", "trilinear")[len(size) - 1]
-    how = {} if mode == "nearest" else {"align_corners": resize == "linear_aligned"}
-    return F.interpolate(values.flatten(0, 1), wanted, mode=mode, **how).unflatten(0, values.shape[:2])
+    return interpolate(values.flatten(0, 1), (values.shape[3], *size), resize).unflatten(0, values.shape[:2])
 
 
 def resize_rows(values: Float[Tensor, "n b K r ..."], weights: AxisWeights) -> Tensor:
