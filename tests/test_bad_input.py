@@ -21,7 +21,7 @@ import repulse
 from repulse import BackboneError, DataError, NonFiniteLossError, Recipe, RecipeError, RepulsionError
 from repulse.baselines import Energy
 from repulse.baselines.last_layer import LastLayer
-from repulse.repulsion import DeadLeaves, Mixture, PatchShuffle, Source, Swirl, UniformBox
+from repulse.repulsion import DeadLeaves, Mixture, Mixup, Noise, PatchShuffle, Source, Swirl, UniformBox
 
 X = torch.randn(40, 4, generator=torch.Generator().manual_seed(0))
 Y = torch.arange(40) % 3
@@ -119,6 +119,10 @@ BAD_FITS = {
     "sparse": ({"features": X.to_sparse()}, DataError, ["`features`", "dense", "`to_dense()`", "sparse_coo"]),
     "sparse repulsion": ({"repulsion": X.to_sparse()}, RepulsionError, ["`repulsion_features`", "dense"]),
     "no values": ({"features": X.to("meta")}, DataError, ["`features`", "with values", "meta"]),
+    "too large": ({"features": 3e38 * X.sign()}, DataError, ["`features`", "1e+37", "3e+38"]),
+    "too small": ({"features": 1e-40 * X}, DataError, ["`features`", "vary by at least 1e-37"]),
+    "large targets": ({"targets": 1e20 * X[:, 0], "recipe": REGRESSION}, DataError, ["`targets`", "1e18", "e+20"]),
+    "small targets": ({"targets": 1e-20 * X[:, :2], "recipe": REGRESSION}, DataError, ["`targets`", "1e-15", "e-21"]),
     "a column": ({"targets": Y.unsqueeze(1)}, DataError, ["`targets`", "`targets.squeeze(1)`", "(40, 1)"]),
 }
 
@@ -282,6 +286,7 @@ BAD_RETROFITS = {
     "bad device": ({"device": "nowhere"}, BackboneError, ["`device`", "torch has here", "'nowhere'"]),
     "no such device": ({"device": "cuda:99"}, BackboneError, ["`device`", "torch has here", "'cuda:99'"]),
     "device of another type": ({"device": 3.5}, BackboneError, ["`device`", "torch has here", "3.5"]),
+    "device without values": ({"device": "meta"}, BackboneError, ["`device`", "'meta'", "no values"]),
     "names in a number": ({"class_names": 3}, DataError, ["`class_names`", "3 strings", "got 3"]),
     "boolean targets": ({"data": [(X, Y > 0)]}, DataError, ["`targets`", "integer class indices", "torch.bool"]),
     "a column of targets": ({"data": [(X, Y.view(-1, 1))]}, DataError, ["`targets`", "`targets.squeeze(1)`"]),
@@ -420,6 +425,9 @@ def test_unknown_settings_of_a_recipe_are_named():
 def test_sources_want_images_with_pixels(shape):
     for source in (DeadLeaves(), PatchShuffle(4), Swirl()):
         with refused(RepulsionError, "`inputs`", "images with pixels", str(shape)):
+            source.sample(torch.zeros(shape), torch.Generator())
+    for source in (Noise(), UniformBox(), Mixup()):
+        with refused(RepulsionError, "`inputs`", "at least one", str(shape)):
             source.sample(torch.zeros(shape), torch.Generator())
 
 

@@ -252,6 +252,14 @@ def test_outputs_that_cannot_be_written_are_one_sentence(tmp_path):
     assert list((tmp_path / "out").iterdir()) == []
 
 
+def test_no_output_replaces_a_device_or_a_pipe(tmp_path):
+    """Whoever may write to the folder would otherwise lose `/dev/null`."""
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(CheckpointError, match=r"Expected `path` to be a file .* no regular file"):
+        Evaluation("m", "classification", {"id": 5}, {}, {}).to_json(tmp_path / "pipe")
+    assert (tmp_path / "pipe").is_fifo()
+
+
 def test_pictures_of_an_unknown_kind_are_refused(tmp_path):
     pytest.importorskip("matplotlib")
     from matplotlib.figure import Figure

@@ -18,7 +18,7 @@ from torch.utils.data import BatchSampler, DataLoader, RandomSampler, TensorData
 import repulse
 from models import normal
 from repulse import ActiveLearning, CheckpointError, DataError, DataWarning, Recipe, fit_heads, functional, retrofit
-from repulse.baselines import KNN, Energy, Laplace
+from repulse.baselines import KNN, Energy, Laplace, OutlierExposure
 from repulse.baselines.last_layer import LastLayer
 
 pytestmark = pytest.mark.filterwarnings("ignore::repulse.FitWarning")
@@ -143,6 +143,19 @@ def test_a_loader_that_ends_early_is_refused_and_not_kept_as_whole(tmp_path):
         )
 
 
+@pytest.mark.filterwarnings("ignore::repulse.PromiseWarning")
+def test_a_part_is_not_taken_for_the_whole():
+    ensemble = retrofit(network(), Short(6, 6), repulsion=None, recipe=QUICK, progress=False)
+    for name, call in {
+        "x": ensemble.predict,
+        "id": lambda data: repulse.evaluate(ensemble, data, progress=False),
+        "ood": lambda data: repulse.evaluate(ensemble, (X, Y), ood={"far": data}, progress=False),
+        "data": lambda data: ensemble.gate(data, progress=False),
+    }.items():
+        with pytest.raises(DataError, match=f"{name}.* to be 6 batches, as its `len` says, but got 5"):
+            call(Short(5, 6))
+
+
 def shuffling():
     data = TensorDataset(X, Y)
     yield DataLoader(data, batch_size=10, shuffle=True)
@@ -194,6 +207,7 @@ def test_autocast_around_a_fit_changes_nothing():
             fit_heads(X, Y, features, QUICK, progress=False).vectors(),
             fit_heads(X, Y, features, QUICK.replace(hidden=(8,)), progress=False).vectors(),
             retrofit(network(), [(X, Y)], repulsion=[X], recipe=QUICK, progress=False).heads.vectors(),
+            OutlierExposure(features, outputs=3, steps=20).fit(X, Y).layer.weight,
         ]
 
     plain = fits()

@@ -309,6 +309,8 @@ def test_pictures(textures, tmp_path):
     titles = [axes.get_title() for axes in figure.axes[:4]]
     assert titles == ["image", "prediction", "aleatoric, nats", "epistemic, nats"]
     assert (tmp_path / "maps.png").stat().st_size > 1000
+    with pytest.raises(repulse.CheckpointError, match="a file that can be written"):
+        p.plot(path=tmp_path / "maps.png" / "below.png")
 
 
 class Tagger(nn.Module):

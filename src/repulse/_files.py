@@ -20,6 +20,8 @@ from repulse.errors import CheckpointError, expected
 def write_whole(path: str | Path, content: str | bytes) -> Path:
     """Write a file through a temporary one beside it: a kill leaves the old file or the new one, never half of one."""
     path = Path(path)
+    if path.exists() and not (path.is_file() or path.is_dir()):  # which `replace` would remove
+        raise OSError(errno.EINVAL, "it is no regular file")
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=_prefix(path.name))
     try:

@@ -28,7 +28,7 @@ from repulse.backbone.batches import (
 )
 from repulse.backbone.fingerprint import fingerprint_of, weights_of
 from repulse.backbone.places import Place, Places
-from repulse.backbone.reading import bar, length_of, read_ahead, shuffles
+from repulse.backbone.reading import all_of, bar, length_of, read_ahead, shuffles
 from repulse.backbone.split import Backbone
 from repulse.deploy import Deployed
 from repulse.errors import DataError, DataWarning, expected
@@ -220,6 +220,7 @@ class Ensemble(nn.Module):
         from repulse.decide import gate as gates
         from repulse.decide.promise import Promise
 
+        self.check_one_output("gate")
         if data is None:
             if self._gate is None:
                 raise DataError(expected("data", "calibration data, as no gate is kept", None))
@@ -229,6 +230,11 @@ class Ensemble(nn.Module):
         gate = gates.calibrate(self, self.backbone.places.labelled(data), promise, progress)
         self._gate = gate.kept()
         return gate
+
+    @property
+    def kept_gate(self) -> checkpoint.KeptGate | None:
+        """What is kept of the last gate: its promise and basis, and its calibration data."""
+        return self._gate
 
     @property
     def has_gate(self) -> bool:
@@ -257,14 +263,14 @@ class Ensemble(nn.Module):
         """Return an ensemble that has learnt new labelled data; see `repulse.active.update`."""
         from repulse.active.update import update
 
-        self.backbone.check_whole("`update`")
+        self._check_whole("update")
         return update(self, data, **options)
 
     def forget(self, indices: Sequence[int] | Tensor, **options: Any) -> Ensemble:
         """Return an ensemble fitted without some of the training inputs; see `repulse.active.forget`."""
         from repulse.active.update import forget
 
-        self.backbone.check_whole("`forget`")
+        self._check_whole("forget")
         return forget(self, indices, **options)
 
     def why(self, x: Any, **options: Any) -> Reason | Reasons:
@@ -280,6 +286,21 @@ class Ensemble(nn.Module):
             wanted = "an ensemble with the features of its fit, made by `retrofit` or saved with `features=True`"
             raise DataError(expected(f"the ensemble, for `{what}`,", wanted, "one without them"))
         return kept
+
+    def _check_whole(self, what: str) -> None:
+        """Refuse a verb that there is only for networks with one output per input."""
+        if self.backbone.ending.positions:
+            got = "one with an output at every position"
+            raise DataError(expected(f"the ensemble, for `{what}`,", "one with one output per input", got))
+
+    def check_one_output(self, what: str) -> None:
+        """Refuse a verb that there is only for one class or one number per input."""
+        self._check_whole(what)
+        task = self.heads.task
+        if task.kind not in ("classification", "regression"):
+            got = "one that predicts several " + ("labels" if task.kind == "multilabel" else "numbers")
+            wanted = "one that predicts one class or one number per input"
+            raise DataError(expected(f"the ensemble, for `{what}`,", wanted, got))
 
     def deploy(self) -> Deployed:
         """Return a plain module that maps inputs to named tensors, for serving and for export.
@@ -327,8 +348,9 @@ class Ensemble(nn.Module):
         if shuffles(loader):
             message = "The loader shuffles, so predictions come in an order that cannot be told; pass `shuffle=False`."
             warnings.warn(message, DataWarning, stacklevel=4)
+        total = length_of(loader)
         with closing(read_ahead(loader, next(self.heads.parameters()).device)) as read:
-            for i, batch in enumerate(bar(read, "predicting", length_of(loader), progress)):
+            for i, batch in enumerate(all_of(bar(read, "predicting", total, progress), total, "x")):
                 some, name = True, f"batch {i} of `x`"
                 yield self._predict(self._inputs_of(batch, name), name)
         if not some:

@@ -34,6 +34,7 @@ from repulse.errors import (
     expected,
 )
 from repulse.kept import KeptFeatures
+from repulse.particles.fit import LONE_HEAD
 from repulse.particles.tasks.task import target_hint
 from repulse.prediction.multilabel import check_labels
 from repulse.prediction.positions import UNLABELLED, is_known
@@ -109,9 +110,8 @@ def retrofit(
     if layers is not None:
         recipe = recipe.replace(layers=tuple(layers) if isinstance(layers, list) else layers)
     check_positive_integer("augmentations", augmentations)
-    if recipe.heads == 1:
-        message = "A single head has nothing to disagree with, so its epistemic uncertainty is zero everywhere."
-        warnings.warn(message, FitWarning, stacklevel=2)
+    if recipe.heads == 1 and recipe.space == "none":  # of others, the fit warns
+        warnings.warn(LONE_HEAD, FitWarning, stacklevel=3)
     if not isinstance(model, nn.Module):
         raise BackboneError(expected("model", "a `torch.nn.Module`", type(model).__name__))
     model = unwrap(model)
@@ -356,7 +356,10 @@ def _placed(model: nn.Module, device: torch.device | str | None) -> torch.device
         raise BackboneError(expected("model", "one with weights", "weights on the meta device, which have no values"))
     if device is not None:
         try:
-            model.to(torch.device(device))
+            found = torch.device(device)
+            if found.type == "meta":
+                raise ValueError("which keeps no values")
+            model.to(found)
         except (RuntimeError, TypeError, ValueError, AssertionError, NotImplementedError) as reason:
             why = (str(reason).splitlines() or [type(reason).__name__])[0].rstrip(". ")
             raise BackboneError(expected("device", "one that torch has here", f"{device!r} ({why})")) from reason

@@ -169,7 +169,8 @@ def test_without_repulsion_samples_it_is_a_plain_ensemble_and_says_so(data):
 
 
 def test_one_head_has_no_epistemic_uncertainty(data):
-    heads = fit_heads(*data, QUICK.replace(heads=1), progress=False)
+    with pytest.warns(FitWarning, match="nothing to disagree with"):
+        heads = fit_heads(*data, QUICK.replace(heads=1), progress=False)
     assert heads.predict(data[2]).epistemic.abs().max() == 0
 
 

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from repulse._finite import all_finite, comparable
+from repulse.backbone.reading import all_of, length_of
 from repulse.errors import BackboneError, DataError, check_dense, expected
 
 TARGETS = ("labels", "label", "targets", "target")
@@ -106,7 +107,7 @@ def labelled_batches(data: Any, name: str) -> Iterator[tuple[Any, Tensor]]:
     if isinstance(data, Tensor | Mapping | str) or not isinstance(batches, Iterable):
         raise DataError(expected(name, "(inputs, targets) or a loader of labelled batches", type(data).__name__))
     count = 0
-    for i, batch in enumerate(batches):
+    for i, batch in enumerate(all_of(batches, length_of(batches), name)):
         inputs, targets = inputs_and_targets(batch, f"batch {i} of `{name}`")
         count += len(targets)
         yield inputs, targets.flatten() if targets.shape[1:] == (1,) else targets
@@ -126,7 +127,7 @@ def input_batches(samples: Any, name: str, several: int | None = None) -> Iterat
     elif isinstance(samples, Mapping):
         batches = (batch for key, part in samples.items() for batch in input_batches(part, f"{name}[{key!r}]", several))
     elif isinstance(samples, Iterable) and not isinstance(samples, str):
-        batches = samples
+        batches = all_of(samples, length_of(samples), name)
     else:
         raise DataError(expected(name, "a tensor, a loader or a mapping of names to such", type(samples).__name__))
     count = 0

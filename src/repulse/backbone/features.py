@@ -28,7 +28,7 @@ from repulse.backbone.batches import (
 )
 from repulse.backbone.fingerprint import architecture_of, fast_digest_of, settings_of, weights_of
 from repulse.backbone.ranks import AnyStore, Ranks, SharedStore
-from repulse.backbone.reading import bar, derived_seed, first_batch, length_of, passes
+from repulse.backbone.reading import all_of, bar, derived_seed, first_batch, length_of, passes
 from repulse.backbone.split import Backbone
 from repulse.backbone.store import MEMORY_LIMIT, CachedStore, Store, locked
 from repulse.errors import CacheError, DataError, RepulsionError, expected
@@ -180,7 +180,7 @@ def _training_pass(
     total = None if total is None else total * plan.augmentations
     sizes = []
     batches = stack.enter_context(closing(passes(data, plan.augmentations, plan.seed, plan.device)))
-    for i, batch in enumerate(bar(batches, "features", total, plan.progress)):
+    for i, batch in enumerate(all_of(bar(batches, "features", total, plan.progress), total, plan.name)):
         inputs, target = training_batch(batch, i, plan.name)
         size = len(target)
         sizes.append(size)
@@ -199,10 +199,6 @@ def _training_pass(
     plan.ranks.exchange()
     if not train.rows and not train.complete:
         raise DataError(expected(plan.name, "at least one batch", "none"))
-    if total is not None and len(sizes) < total:  # which must not be kept as if it were all
-        raise DataError(
-            expected(plan.name, f"{total} batches, as its `len` says", f"{len(sizes)}; the rest is missing")
-        )
     if total is None and source is not None and made is not None and not made.complete and made.rows < plan.samples:
         _draw_again(plan, data, source, made, sizes)
     return train, made
@@ -285,9 +281,8 @@ def _repulsion_pass(plan: _Extraction, repulsion: Iterable[Any], stack: ExitStac
             like = (_features(plan, plan.backbone.run, inputs, "batch 0 of `repulsion`", RepulsionError),)
         store = _store(plan, "repulsion", about, like, stack)
         if not store.complete:
-            everything = itertools.chain([first], read)
-            i = 0
-            for i, batch in enumerate(bar(everything, "repulsion features", batches, plan.progress)):
+            everything = bar(itertools.chain([first], read), "repulsion features", batches, plan.progress)
+            for i, batch in enumerate(all_of(everything, batches, "repulsion", RepulsionError)):
                 name = f"batch {i} of `repulsion`"
                 inputs = inputs_of(batch, name, RepulsionError, several)
                 key = "" if plan.cache is None else fast_digest_of(inputs)
@@ -298,10 +293,6 @@ def _repulsion_pass(plan: _Extraction, repulsion: Iterable[Any], stack: ExitStac
                     plan.ranks.exchange()
                 if store.rows + plan.ranks.waiting(store) >= plan.samples:
                     break
-            else:
-                if batches is not None and i + 1 < batches:
-                    got = f"{i + 1}; the rest is missing"
-                    raise RepulsionError(expected("repulsion", f"{batches} batches, as its `len` says", got))
             plan.ranks.exchange()
     return _for_fit(plan, store.finish()[0])[: plan.samples]
 

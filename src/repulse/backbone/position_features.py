@@ -20,7 +20,7 @@ from repulse._finite import all_finite
 from repulse.backbone.batches import explaining_failures, inputs_of, size_of, tensors_of, to_device, training_batch
 from repulse.backbone.features import Features
 from repulse.backbone.positions import FeatureMap, averaged
-from repulse.backbone.reading import bar, derived_seed, length_of, passes
+from repulse.backbone.reading import all_of, bar, derived_seed, length_of, passes
 from repulse.backbone.split import Backbone
 from repulse.errors import DataError, RepulsionError, expected
 from repulse.prediction.positions import is_known
@@ -108,7 +108,8 @@ def compute_position_features(
         RowSample(max(wanted - drawn, 1), USUAL_PER_INPUT, generator),
     )
     with closing(passes(data, augmentations, seed, device)) as read:
-        for i, batch in enumerate(bar(read, "features", batches, progress)):
+        total = None if batches is None else batches * augmentations
+        for i, batch in enumerate(all_of(bar(read, "features", total, progress), total, name)):
             inputs, target = training_batch(batch, i, name)
             if i == 0 and batches is not None:  # all inputs alike, from the first to the last
                 inputs_in_all = max(batches * augmentations * size_of(inputs), 1)
@@ -186,7 +187,7 @@ def _sample_given(
     """Return rows at all positions of given inputs."""
     kept = RowSample(samples, USUAL_PER_INPUT, generator)
     with closing(passes(data, 1, seed, device)) as read:
-        for i, batch in enumerate(read):
+        for i, batch in enumerate(all_of(read, length_of(data), "repulsion", RepulsionError)):
             inputs = inputs_of(batch, f"batch {i} of `repulsion`", RepulsionError, backbone.several)
             with explaining_failures(inputs, f"batch {i} of `repulsion`", RepulsionError):
                 found = backbone.locate(to_device(inputs, device))

@@ -88,6 +88,16 @@ def length_of(data: Iterable[Any]) -> int | None:
         return None
 
 
+def all_of(batches: Iterable[Any], total: int | None, name: str, error: type[DataError] = DataError) -> Generator[Any]:
+    """Iterate over batches, of which there must be as many as the data says: a part is not taken for all of it."""
+    count = 0
+    for batch in batches:
+        count += 1
+        yield batch
+    if total is not None and count < total:
+        raise error(expected(name, f"{total} batches, as its `len` says", f"{count}; the rest is missing"))
+
+
 def bar(data: Iterable[Any], name: str, total: int | None, progress: bool) -> Iterable[Any]:
     """Show a progress bar over batches if they take more than two seconds."""
     return progress_bar(data, name, total=total, unit="batch", show=progress)

@@ -120,12 +120,6 @@ class Backbone(nn.Module):
         """Return the same network with other taps."""
         return Backbone(self.model, self.ending, taps, self.several, self.channels_last, self.forms, self.places)
 
-    def check_whole(self, what: str) -> None:
-        """Refuse what there is only for networks with one output per input."""
-        if self.ending.positions:
-            got = "one with an output at every position"
-            raise DataError(expected(f"the network, for {what},", "one with one output per input", got))
-
     @torch.no_grad()
     def axes(self, x: Any) -> int:
         """Return how many axes the positions have."""

@@ -18,6 +18,7 @@ from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
 import torch
 from torch import Tensor
 
+from repulse._modes import without_autocast
 from repulse.baselines import _checks, _saving
 from repulse.baselines.resources import Resources
 from repulse.errors import DataError, expected
@@ -82,8 +83,9 @@ class Method(ABC):
         own = [field.name for field in fields(cls) if field.init]  # pyright: ignore[reportArgumentType]
         return cls(**{key: getattr(resources, key) for key in own if key in given})
 
-    @torch.inference_mode(False)  # whatever the mode of the caller is
+    @torch.inference_mode(False)  # whatever the modes of the caller are
     @torch.enable_grad()
+    @without_autocast()
     def fit(self: M, features: Tensor, targets: Tensor) -> M:
         """Learn from training features `(N, d)` and their classes `(N,)`."""
         _checks.check_features(self, features)

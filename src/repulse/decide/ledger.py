@@ -104,7 +104,8 @@ def ledger(
         middle[: len(reference)] = reference.to(middle)
     outputs = slice(heads.task.compared_outputs)  # predicted variances are no opinion
     weight, bias = heads.weight[:, outputs].double(), heads.bias[:, outputs].double()
-    weight, bias = weight - weight.mean(dim=0), bias - bias.mean(dim=0)
+    gain = _gain(heads).to(weight)
+    weight, bias = gain.unsqueeze(1) * (weight - weight.mean(dim=0)), gain * (bias - bias.mean(dim=0))
     if heads.task.kind == "classification":
         weight, bias = weight - weight.mean(dim=1, keepdim=True), bias - bias.mean(dim=1, keepdim=True)
     away = columns - middle
@@ -119,6 +120,13 @@ def ledger(
     if isinstance(heads.task, Multiregression):
         units = heads.predict(features).aleatoric.double()
     return Ledger((*(block.name for block in blocks), CONSTANT), stacked, whole, weight, middle, units)
+
+
+def _gain(heads: Heads) -> Float[Tensor, " #O"]:
+    """Return the factor on the deviations of heads, for all outputs or for each."""
+    if isinstance(heads.task, Multiregression) and heads.task.gains is not None:
+        return torch.tensor(heads.task.gains)
+    return torch.tensor([heads.centre.gain if isinstance(heads, CentredHeads) else 1.0])
 
 
 def _columns(heads: Heads, features: Tensor) -> tuple[Float[Tensor, "B c"], Float[Tensor, " c"]]:

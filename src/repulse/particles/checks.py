@@ -30,6 +30,17 @@ def check_values(name: str, values: Tensor, error: type[DataError] = DataError) 
         raise error(expected(name, "finite", f"NaN or infinite values in {bad} rows, the first being row {first}"))
 
 
+def check_spread(targets: Tensor) -> None:
+    """Refuse targets of a regression whose variances single precision cannot hold."""
+    largest = float(targets.abs().max())
+    if largest > 1e18:
+        raise DataError(expected("targets", "at most 1e18 in size; scale them", f"{largest:.3g}"))
+    spread = targets.double().std(dim=0, correction=0)
+    if bool(((spread > 0) & (spread < 1e-15)).any()):
+        wanted = "spread by a standard deviation of at least 1e-15; scale them"
+        raise DataError(expected("targets", wanted, f"{float(spread[spread > 0].min()):.3g}"))
+
+
 def check_repulsion(name: str, repulsion: Tensor | None, features: Tensor, recipe: Recipe) -> Recipe:
     """Check the repulsion samples; return the recipe, which without any of them repels nowhere in function space."""
     if repulsion is None:

@@ -11,7 +11,6 @@ import torch
 from torch import Tensor, nn
 
 from repulse._finite import comparable
-from repulse._mapped import row_chunks
 from repulse._modes import without_autocast
 from repulse.errors import (
     DataError,
@@ -29,10 +28,9 @@ from repulse.particles.calibrate import (
     centre_numbers,
     release_of,
 )
-from repulse.particles.centre import MARGIN, Centre
+from repulse.particles.centre import Centre
 from repulse.particles.centred import CentredHeads
 from repulse.particles.checks import check_repulsion, check_values
-from repulse.particles.distance import Release
 from repulse.particles.fit_data import FitData, identity
 from repulse.particles.heads import Heads, Networks, Particles
 from repulse.particles.history import warn_about
@@ -43,8 +41,8 @@ from repulse.particles.tasks import KINDS, Multiregression, Regression, Task
 from repulse.particles.view import View
 from repulse.recipe import Recipe, check_recipe
 
-TAP_SCALES = (TAP_SCALE, 1.0)
-"""Spreads of whitened features that are tried; the first stays unless beaten."""
+LARGE_SCALE = 1.0
+"""Spread of whitened features, if it is "auto", of heads whose share of the prediction labels decide."""
 
 ALONE_STRENGTH = 0.03
 """Strength, if it is "auto", of a regression without a network: more would inflate the noise that its heads predict."""
@@ -54,6 +52,9 @@ WARM_SHARE = 0.1
 
 MAX_HELD_OUT = 5000
 """Rows on which the disagreement of heads is looked at, at most, where none could be kept from the fit."""
+
+LONE_HEAD = "A single head has nothing to disagree with, so its epistemic uncertainty is zero everywhere."
+"""Warning about a fit that repels and has nobody to repel."""
 
 PRETRAINED_NOISE = 0.1
 """Noise added to copies of a pretrained last layer, relative to the standard deviation of its weights."""
@@ -116,6 +117,8 @@ def fit_heads(
         NonFiniteLossError: the fit diverged; the last good heads are in its `.heads`.
     """
     recipe = check_recipe(recipe)
+    if recipe.heads == 1 and recipe.space != "none":
+        warnings.warn(LONE_HEAD, FitWarning, stacklevel=4)
     check_values("features", features)
     features = features.detach()
     if features.ndim != 2:
@@ -137,7 +140,7 @@ def fit_heads(
                 stacklevel=2,
             )
         plain = dataclasses.replace(fit, recipe=recipe.replace(distances=False))
-        return plain.run(TAP_SCALE if isinstance(recipe.tap_scale, str) else recipe.tap_scale)[0]
+        return plain.run(_scale_of(recipe, TAP_SCALE))[0]
     network = None if start is None else check_last_layer(start, task, features.shape[1] - taps)
     if isinstance(task, Regression | Multiregression):
         return _fit_numbers(fit, network, held_out, inputs)
@@ -161,16 +164,16 @@ class _Fit:
     def run(self, tap_scale: float) -> tuple[Heads, View]:
         """Fit heads at one spread of the whitened features; they take features and distance columns, as in the view."""
         recipe, features = self.recipe.replace(tap_scale=tap_scale), self.features
-        view = View.of(features, self.taps, recipe, tap_scale)
+        view = View.of(features, self.taps, recipe, tap_scale, keep=features.numel() <= MAX_PRESCALED)
         generator = torch.Generator().manual_seed(recipe.seed)
         training, y, y_shift, y_scale = self.task.scale_targets(self.targets)
         heads = Heads(recipe.heads, view.columns, training, recipe.hidden, generator).to(features.device)
         if recipe.init == "pretrained":
             _start_from(heads, self.start, view.scaling, y_shift, y_scale, generator)
-        far = None if self.repulsion is None else _seen(self.repulsion.detach(), view)
+        far = None if self.repulsion is None else view.whole(self.repulsion.detach())
         prepare: Callable[[Tensor], Tensor] = view
         if len(features) * view.columns <= MAX_PRESCALED:
-            features, prepare = _seen(features, view), identity
+            features, prepare = view.whole(features, view.known), identity
         training = heads.task = training.warm_start(heads, features, prepare, y)
         shortened = recipe
         if self.warm is not None and training is self.task:
@@ -206,27 +209,16 @@ class _Fit:
 def _fit_classes(
     fit: _Fit, network: tuple[Tensor, Tensor] | None, validation: tuple[Tensor, Tensor] | None
 ) -> CentredHeads:
-    """Fit a classifier's heads around the network, at the spread of features that validation labels prefer."""
-    scales = TAP_SCALES if validation is not None else TAP_SCALES[:1]
-    if not isinstance(fit.recipe.tap_scale, str):
-        scales = (fit.recipe.tap_scale,)
-    found: CentredHeads | None = None
-    release: Release | None = None
-    for scale in scales:
-        try:
-            heads, view = fit.run(scale)
-        except NonFiniteLossError:
-            if found is None:
-                raise
-            continue  # there are heads, if not the best ones
-        assert view.distances is not None
-        release = release or release_of(view.distances, fit.features, fit.taps, validation)
-        made = centre_classes(heads, view, release, network, validation)
-        margin = 0.0 if found is None else MARGIN
-        if found is None or (made.centre.cost or 0.0) + margin < (found.centre.cost or 0.0):
-            found = made
-    assert found is not None
-    return found
+    """Fit a classifier's heads, and put them around the network."""
+    heads, view = fit.run(_scale_of(fit.recipe, TAP_SCALE if network is None or validation is None else LARGE_SCALE))
+    assert view.distances is not None
+    release = release_of(view.distances, fit.features, fit.taps, validation)
+    return centre_classes(heads, view, release, network, validation)
+
+
+def _scale_of(recipe: Recipe, auto: float) -> float:
+    """Return the spread of whitened features."""
+    return auto if isinstance(recipe.tap_scale, str) else recipe.tap_scale
 
 
 def _fit_numbers(
@@ -236,7 +228,7 @@ def _fit_numbers(
     inputs: Tensor | None,
 ) -> Heads:
     """Fit a regression's heads around the network, with noise that validation rows show, or that must be assumed."""
-    scale = 1.0 if isinstance(fit.recipe.tap_scale, str) else fit.recipe.tap_scale
+    scale = _scale_of(fit.recipe, LARGE_SCALE)
     if network is None:
         strength = ALONE_STRENGTH if isinstance(fit.recipe.strength, str) else fit.recipe.strength
         alone = fit.recipe.replace(distances=False, strength=strength)
@@ -258,7 +250,9 @@ def _fit_numbers(
     assert view.distances is not None
     assert held_out is not None
     release = release_of(view.distances, fit.features, fit.taps, validation)
-    return centre_numbers(heads, view, release, network, assumed, held_out)
+    made = centre_numbers(heads, view, release, network, assumed, held_out)
+    made.recipe = (made.recipe or fit.recipe).replace(noise=None)  # measured, and to be measured again by another fit
+    return made
 
 
 def _hold_out(fit: _Fit) -> tuple[_Fit, tuple[Tensor, Tensor]]:
@@ -365,15 +359,6 @@ def _check_networks(networks: Sequence[nn.Module], inputs: Tensor) -> None:
         if trained[0].dtype != inputs.dtype or trained[0].device != inputs.device:
             wanted = f"{trained[0].dtype} on {trained[0].device}, as `networks[{i}]`"
             raise DataError(expected("inputs", wanted, f"{inputs.dtype} on {inputs.device}"))
-
-
-def _seen(features: Tensor, view: View) -> Tensor:
-    out = view.scaling.shift.new_empty(len(features), view.columns)
-    done = 0
-    for part in row_chunks(features):
-        out[done : done + len(part)] = view(part)
-        done += len(part)
-    return out
 
 
 def _run(particles: Particles, data: FitData, recipe: Recipe, progress: bool, finish=lambda: None) -> None:

@@ -17,7 +17,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from repulse.particles.whitening import Moments, Whitening, within
+from repulse.errors import DataError, expected
+from repulse.particles.whitening import SMALLEST, Moments, Whitening, within
 
 TAP_SCALE = 0.2
 """Spread of taps, or of whitened features, relative to penultimate features of unit size, if nothing else is chosen."""
@@ -58,10 +59,12 @@ class Scaling:
         moments = Moments.of(features)
         kept = features.shape[1] - taps
         common = moments.variance[:kept].mean().sqrt()
+        if 0 < common < SMALLEST:
+            raise DataError(expected("features", f"such that they vary by at least {SMALLEST:g}", f"{common:.3g}"))
         scale = torch.where(common > 0, common, torch.ones_like(common)).expand(features.shape[1]).clone()
         if taps:
             own = moments.variance[kept:].sqrt()
-            constant = own <= 1e-6 * (moments.mean[kept:].abs() + own.median())
+            constant = own <= (1e-6 * (moments.mean[kept:].abs() + own.median())).clamp_min(SMALLEST)
             scale[kept:] = torch.where(constant, torch.inf, own / (1.0 if whiten else tap_scale))
         shift = moments.mean.to(dtype)
         if not whiten:

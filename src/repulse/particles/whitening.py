@@ -16,6 +16,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from repulse._mapped import MAX_ROWS, read_blocks, row_chunks
+from repulse.errors import DataError, expected
 
 MAX_EXACT = 2048
 """Number of features up to which all axes are computed."""
@@ -31,6 +32,9 @@ MIN_VARIANCE = 1e-6
 
 VARIANCE_FLOOR = 10.0
 """Number of samples with the median variance that every penultimate feature is credited with."""
+
+SMALLEST, LARGEST = 1e-37, 1e37
+"""How little features may vary, and how large they may be: heads are numbers of single precision."""
 
 OUTLIER, OUTLIER_LIMIT = 1e4, 10.0
 """Distance from the median, in trimmed deviations, beyond which a value is an error, and what it is reduced to."""
@@ -56,7 +60,10 @@ class Moments:
         total, low, high = _sums(features, None)
         bounds = _bounds(features, low, high)
         if bounds is not None:
-            total, _, _ = _sums(features, bounds)
+            total, low, high = _sums(features, bounds)
+        largest = float(torch.maximum(-low, high).max())
+        if largest > LARGEST:
+            raise DataError(expected("features", f"at most {LARGEST:g} in size", f"values up to {largest:.3g}"))
         mean = total / len(features)
         variance = torch.zeros_like(mean)
         for part in row_chunks(features):  # running sums: small results kept between large ones fragment memory
@@ -88,7 +95,7 @@ def _sums(features: Tensor, bounds: Tensor | None) -> tuple[Tensor, Tensor, Tens
     low, high = torch.full_like(total, torch.inf), torch.full_like(total, -torch.inf)
     for part in row_chunks(features):
         total += within(part.double(), bounds).sum(dim=0)
-        smallest, largest = torch.aminmax(part, dim=0)
+        smallest, largest = (within(value, bounds) for value in torch.aminmax(part, dim=0))
         low, high = torch.minimum(low, smallest.double()), torch.maximum(high, largest.double())
     return total, low, high
 
@@ -189,12 +196,15 @@ def _covariance(features: Tensor, standardise: Callable[[Tensor], Tensor], basis
 
 
 def _basis(features: Tensor, standardise: Callable[[Tensor], Tensor]) -> Float[Tensor, "d k"] | None:
-    """Find orthonormal directions that hold most of the variance of wide features; None for all directions."""
+    """Find orthonormal directions that hold most of the variance of wide features; None for all directions.
+
+    Samples that are few relative to the features span few directions, which hold all of it.
+    """
     samples, width = features.shape
+    if samples <= min(width // 2, MAX_AXES):
+        return torch.linalg.qr(standardise(features).double().T).Q
     if width <= MAX_EXACT:
         return None
-    if samples <= MAX_AXES:
-        return torch.linalg.qr(standardise(features).double().T).Q
     generator = torch.Generator().manual_seed(0)
     directions = torch.randn(width, MAX_AXES, generator=generator).to(features.device)
     leading, rest = directions[:, SKETCHED:], directions[:, :SKETCHED]

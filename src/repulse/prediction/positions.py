@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from repulse._extras import needs
+from repulse._figures import save_picture
 from repulse.errors import DataError, check_choice, expected
 from repulse.prediction.base import P, Part, Prediction, as_columns
 
@@ -164,7 +165,7 @@ class DensePrediction(PositionPrediction):
                 patches = [axes.scatter([], [], color=drawn.cmap(drawn.norm(k)), label=class_names[k]) for k in present]
                 axes.legend(handles=patches, loc="lower left", fontsize=6, framealpha=0.8)
         if path is not None:
-            figure.savefig(path, dpi=120)
+            save_picture(figure, path, dpi=120)
         return figure
 
 

@@ -114,7 +114,7 @@ def map_tensors(function: Callable[..., Tensor], inputs: Any, *others: Any) -> A
 
 def check_floats(name: str, batch: Tensor) -> None:
     """Refuse inputs that are not float, or no batch."""
-    if not batch.ndim or not len(batch):
+    if not batch.ndim or not batch.numel():
         raise RepulsionError(expected("inputs", f"a batch of at least one for {name}", f"shape {tuple(batch.shape)}"))
     if not batch.is_floating_point():
         raise RepulsionError(expected("inputs", f"float for {name}", f"{batch.dtype}"))

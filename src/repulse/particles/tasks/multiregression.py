@@ -14,7 +14,7 @@ from torch import Tensor
 from repulse._mapped import release_pages, row_chunks
 from repulse.errors import DataError, expected
 from repulse.particles.centre import Centre
-from repulse.particles.checks import check_values
+from repulse.particles.checks import check_spread, check_values
 from repulse.particles.fast.likelihood import Gaussians
 from repulse.particles.noise import tail_factors
 from repulse.particles.tasks.task import InPlaceLikelihood, Task
@@ -61,6 +61,7 @@ class Multiregression(Task):
         if targets.ndim != 2 or len(targets) != samples:
             raise DataError(expected("targets", f"of shape ({samples}, targets)", f"shape {tuple(targets.shape)}"))
         check_values("targets", targets)
+        check_spread(targets)
         count, noise = targets.shape[1], recipe.noise
         if noise is not None:
             noise = noise if isinstance(noise, tuple) else (noise,) * count

@@ -14,7 +14,7 @@ from torch import Tensor
 from repulse._mapped import release_pages, row_chunks
 from repulse.errors import DataError, expected
 from repulse.particles.centre import Centre
-from repulse.particles.checks import check_values
+from repulse.particles.checks import check_spread, check_values
 from repulse.particles.fast.likelihood import Gaussian
 from repulse.particles.noise import tail_factors
 from repulse.particles.tasks.multiregression import RIDGE, Multiregression
@@ -55,6 +55,7 @@ class Regression(Task):
             return Multiregression.from_targets(targets, samples, recipe, classes)
         check_target_shape(targets, samples)
         check_values("targets", targets)
+        check_spread(targets)
         if isinstance(recipe.noise, tuple):
             raise DataError(expected("noise", "one number for a single target", f"{len(recipe.noise)}"))
         return targets, cls(recipe.noise)
