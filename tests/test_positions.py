@@ -349,6 +349,7 @@ def test_tokens():
     words = p.words([[None, 0, 0, 1, 2, 2, 2, None, None, None]] * 8)
     assert words.probs.shape == (8, 3, 3)
     assert_close(words.epistemic[:, 2], p.epistemic[:, 4])
+    assert p.words([[None] * 10] * 8).probs.shape[1] == 0
     mean = p.words([[None, 0, 0, 1, 2, 2, 2, None, None, None]] * 8, "mean")
     assert_close(mean.aleatoric[:, 0], p.aleatoric[:, 1:3].mean(dim=1))
     assert_close(ensemble(**{key: data[0][key] for key in ("input_ids", "attention_mask")}).exp(), p.probs)
