@@ -188,6 +188,12 @@ def test_one_huge_value_does_not_silence_the_other_features(value, column, white
     assert float(right) >= accuracy(features, targets, recipe) - 0.01
 
 
+def test_what_is_cut_off_does_not_depend_on_units():
+    spoilt = torch.cat([normal(200, 3), torch.full((1, 3), 1e20)])
+    one, other = (whitening.Moments.of(unit * spoilt) for unit in (1, 1000))
+    torch.testing.assert_close(other.variance, 1e6 * one.variance, rtol=1e-4, atol=0)
+
+
 def test_heavy_tails_are_no_errors():
     """Neither rare activations, nor columns in units of their own, are cut off."""
     features = normal(2000, 4).exp()
