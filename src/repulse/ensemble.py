@@ -220,6 +220,7 @@ class Ensemble(nn.Module):
         from repulse.decide import gate as gates
         from repulse.decide.promise import Promise
 
+        self.check_one_output("gate")
         if data is None:
             if self._gate is None:
                 raise DataError(expected("data", "calibration data, as no gate is kept", None))
@@ -229,6 +230,11 @@ class Ensemble(nn.Module):
         gate = gates.calibrate(self, self.backbone.places.labelled(data), promise, progress)
         self._gate = gate.kept()
         return gate
+
+    @property
+    def kept_gate(self) -> checkpoint.KeptGate | None:
+        """What is kept of the last gate: its promise and basis, and its calibration data."""
+        return self._gate
 
     @property
     def has_gate(self) -> bool:
@@ -271,7 +277,6 @@ class Ensemble(nn.Module):
         """Explain the doubt about one input, or about each of a batch; see `repulse.decide.why`."""
         from repulse.decide.why import why
 
-        self._check_whole("why")
         return why(self, x, **options)
 
     def required_features(self, what: str) -> KeptFeatures:
@@ -288,6 +293,15 @@ class Ensemble(nn.Module):
             got = "one with an output at every position"
             raise DataError(expected(f"the ensemble, for `{what}`,", "one with one output per input", got))
 
+    def check_one_output(self, what: str) -> None:
+        """Refuse a verb that there is only for one class or one number per input."""
+        self._check_whole(what)
+        task = self.heads.task
+        if task.kind not in ("classification", "regression"):
+            got = "one that predicts several " + ("labels" if task.kind == "multilabel" else "numbers")
+            wanted = "one that predicts one class or one number per input"
+            raise DataError(expected(f"the ensemble, for `{what}`,", wanted, got))
+
     def deploy(self) -> Deployed:
         """Return a plain module that maps inputs to named tensors, for serving and for export.
 
@@ -295,7 +309,6 @@ class Ensemble(nn.Module):
         weights is shared with the network and the heads. If there is a gate, its p-value and decision are among the
         tensors.
         """
-        self._check_whole("deploy")
         gate = self.gate().deployed().to(next(self.heads.parameters()).device) if self.has_gate else None
         return Deployed(self.backbone, self.heads, gate)
 
@@ -311,7 +324,6 @@ class Ensemble(nn.Module):
         """
         from repulse.integrations.onnx import export
 
-        self._check_whole("export")
         return export(self, path, example)
 
     def _is_one_batch(self, x: Any) -> bool:

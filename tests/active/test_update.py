@@ -111,6 +111,21 @@ def test_forgetting_is_the_fit_without_them_bit_for_bit(ensemble):
     assert torch.equal(back.predict(x).epistemic, ensemble.predict(x).epistemic)
 
 
+@pytest.mark.parametrize("outputs", [1, 2])
+def test_a_regression_measures_its_noise_again(outputs):
+    """Also that of a network that knows nothing, and of one that predicts a variance."""
+    x, y = normal(120, 4), normal(120, 4)[:, 0] + 0.1 * normal(120, seed=3)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Tanh(), torch.nn.Linear(8, outputs))
+    held_out, recipe = [(x[100:], y[100:])], QUICK.replace(task="regression")
+    made = repulse.retrofit(model, [(x[:60], y[:60])], validation=held_out, recipe=recipe, progress=False)
+    assert made.recipe.noise is None
+    back = made.update([(x[60:100], y[60:100])], progress=False).forget(range(60, 100), progress=False)
+    assert back.heads.task == made.heads.task
+    assert torch.equal(back.predict(x).mean, made.predict(x).mean)
+
+
 @pytest.mark.parametrize("indices", [[], [80], [-1], torch.tensor([0.5]), torch.tensor([[1]]), list(range(80))])
 def test_indices_that_make_no_sense_are_refused(ensemble, indices):
     with pytest.raises(DataError, match="Expected `indices`"):

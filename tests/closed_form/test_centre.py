@@ -160,6 +160,12 @@ def test_tail_factors_make_a_student_t_of_unit_variance(tail):
         assert_close(factors, torch.from_numpy(quantiles / quantiles.mean()), rtol=1e-9, atol=0)
 
 
+@pytest.mark.parametrize("tail", TAILS)
+def test_the_interval_holds_its_share_of_any_noise(tail):
+    mass = torch.special.ndtr(interval_factor(tail) / tail_factors(tail).sqrt()).mean()
+    assert float(mass) == pytest.approx(0.975, abs=1e-9)
+
+
 def test_noise_and_share_are_those_that_made_the_residuals():
     disagreement = 4 * uniform(20_000, seed=1)
     noise = Noise(2.0, 0.35, GAUSSIAN, float(disagreement.median()))

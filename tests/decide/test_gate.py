@@ -60,7 +60,8 @@ def test_actions_follow_p_value_and_doubt(ensemble):
     prediction = ensemble.predict(x)
     assert torch.equal(d.foreign, prediction.epistemic.double() > gate.thresholds.foreign)
     assert torch.equal(d.foreign, d.p_value <= 0.1)
-    assert torch.equal(d.accepted, ~d.foreign & (1 - prediction.confidence <= gate.thresholds.doubt))
+    known = prediction.epistemic.double() < gate.thresholds.foreign
+    assert torch.equal(d.accepted, known & (1 - prediction.confidence <= gate.thresholds.doubt))
     assert torch.equal(d.abstained, ~d.foreign & ~d.accepted)
     assert d.counts() == {name: d.action.count(name) for name in ("accept", "abstain", "foreign")}
     assert torch.equal(d.labels, prediction.labels)
@@ -125,12 +126,29 @@ def test_every_promise_is_said(ensemble):
     assert gate.basis.version == repulse.__version__
 
 
+@pytest.mark.parametrize(("task", "got"), [("multilabel", "several labels"), ("regression", "several numbers")])
+def test_ensembles_with_several_outputs_are_refused(task, got):
+    x = calibration(count=40).flatten(1)
+    model = torch.nn.Sequential(torch.nn.Linear(x.shape[1], 4), torch.nn.ReLU(), torch.nn.Linear(4, 2))
+    made = fitted(model, data=[(x, (x[:, :2] > 0).float())], recipe=QUICK.replace(task=task))
+    with pytest.raises(DataError, match=f"for `gate`, to be one that predicts one class or one number.*{got}"):
+        made.gate(x)
+    with pytest.raises(DataError, match=f"for `audit`.*{got}"):
+        repulse.audit(made, progress=False)
+
+
 # How much data a promise takes
 
 
 @pytest.mark.parametrize(
     ("settings", "needed"),
-    [({"false_alarms": 0.01}, 99), ({"alpha": 0.01}, 99), ({"risk": 0.02}, 149), ({"risk": 0.1, "delta": 0.2}, 16)],
+    [
+        ({"false_alarms": 0.01}, 99),
+        ({"alpha": 0.01}, 99),
+        ({"risk": 0.05}, 112),
+        ({"risk": 0.1, "delta": 0.2}, 38),
+        ({"risk": 0.2, "by_class": True}, 41),
+    ],
 )
 def test_too_few_samples_are_refused_and_just_enough_are_not(ensemble, settings, needed):
     x, y = labelled(ensemble, count=needed)
@@ -222,7 +240,7 @@ def test_false_alarms_and_errors_among_accepted_over_draws(by_class):
         held = Thresholds(promise, rows(1000, made))
         new = rows(1, made)
         flagged += float(held.p_values(new.score, new.predicted)) <= promise.false_alarms
-        kept = (held.p_values(world.score, world.predicted) > promise.false_alarms) & (world.doubt <= held.doubt)
+        kept = held.accepts(world.score, world.doubt, held.p_values(world.score, world.predicted))
         accepted += int(kept.sum())
         share = float(world.error[kept].mean()) if bool(kept.any()) else 0.0
         broken += share > 0.05 + 0.006  # four standard errors of this measurement
@@ -242,6 +260,30 @@ def test_the_risk_is_tested_on_familiar_samples_only():
     split = Thresholds(Promise(0.1, 0.1, by_class=True), held.rows)
     assert len(split.reference) == 100
     assert split.tested[2] <= 100
+
+
+def test_just_enough_samples_without_an_error_hold_the_risk():
+    for risk, delta in ((0.02, 0.05), (0.05, 0.1), (0.3, 0.05)):
+        promise = Promise(0.05, risk, delta)
+        count = promise.samples_needed()["risk"]
+        for samples, holds in ((count, True), (count - 1, False)):
+            clean = rows(samples, torch.Generator().manual_seed(0))
+            clean = dataclasses.replace(clean, error=torch.zeros(samples).double(), doubt=torch.zeros(samples).double())
+            assert (Thresholds(promise, clean).chosen is not None) == holds
+
+
+def test_errors_that_hide_behind_tied_scores_are_not_accepted():
+    """Three tenths of all have the same largest score, and all errors: the rest says nothing of them."""
+    made = torch.Generator().manual_seed(0)
+    some = rows(1000, made)
+    score = (torch.rand(1000, generator=made) < 0.3).double()
+    tied = dataclasses.replace(some, score=score, error=score * (torch.rand(1000, generator=made) < 0.5))
+    held = Thresholds(Promise(0.05, 0.05), tied)
+    p = held.p_values(tied.score, tied.predicted)
+    assert not bool((p <= 0.05).any())  # ties count against flagging
+    accepted = held.accepts(tied.score, tied.doubt, p)
+    assert int(accepted.sum()) > 600
+    assert float(tied.error[accepted].mean()) == 0
 
 
 # Kept, and brought back

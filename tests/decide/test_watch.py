@@ -123,8 +123,9 @@ def test_two_watches_merge_with_a_higher_bar(gate):
     assert two.alarm
     assert one.merge(two).alarm  # far beyond either bar
     assert two.merge(one).alarm
-    with pytest.raises(DataError, match="same gate"):
-        one.merge(gate.watch(false_alarm=0.1))
+    for other in (gate.watch(false_alarm=0.1), 3):
+        with pytest.raises(DataError, match="same gate"):
+            one.merge(other)
 
 
 def test_lines_for_logs_and_metrics_for_monitoring(gate):

@@ -106,6 +106,24 @@ def test_far_inputs_look_like_repulsion_samples_and_are_far(ensemble):
     assert abs(far.axes[0].deviations) > abs(near.axes[0].deviations)
 
 
+def test_scores_are_compared_with_data_that_heads_were_not_fitted_to(ensemble, tmp_path):
+    x = 3 * normal(3, 4, seed=3)
+    made = repulse.load(ensemble.save(tmp_path / "heads", features=True), ensemble.model)
+    before = made.why(x)
+    validation = made.predict(torch.cat([part for part, _ in batches(1)])).epistemic
+    assert before[1].usual == pytest.approx(float((validation < before[1].epistemic).float().mean()))
+    assert before[1].compared == "validation"
+    assert (before[1].action, before[1].p_value) == (None, None)
+    with pytest.warns(repulse.PromiseWarning):
+        gate = made.gate(batches(1))
+    after, decided = made.why(x), gate(x)
+    assert tuple(one.action for one in after) == decided.action
+    assert [one.p_value for one in after] == decided.p_value.tolist()
+    assert "% of the calibration data" in after.text or "all of the calibration data" in after.text
+    assert after[0].text.startswith(f"{decided.action[0]}: class")
+    assert all(one.usual == pytest.approx(1 - (one.p_value * 61 - 1) / 60) for one in after)
+
+
 def test_distances_are_those_of_whitened_features():
     kept = KeptFeatures(normal(50, 3) * torch.tensor([1.0, 10.0, 100.0]), torch.zeros(50, dtype=torch.int64))
     found = Neighbours.of(kept, Heads(2, 3, Classification(2)))
@@ -151,8 +169,12 @@ def test_words_pictures_and_pages(ensemble):
 
 
 def test_an_input_that_the_network_does_not_take_is_refused(ensemble):
-    with pytest.raises(DataError, match="Expected `x` to be a batch that the network takes"):
+    with pytest.raises(DataError, match="Expected `x` to be inputs the model can take"):
         ensemble.why(normal(3, 5))
+    with pytest.raises(DataError, match="Expected `x` to be inputs the model can take"):
+        ensemble.why([(normal(3, 4), torch.zeros(3))])  # a loader
+    with pytest.raises(DataError, match="Expected `x` to be finite"):
+        ensemble.why(torch.full((4,), torch.nan))
 
 
 def test_hidden_layers_have_no_exact_ledger():

@@ -74,6 +74,18 @@ def test_images_in_json_as_a_file_and_as_a_form_are_the_same(client, heads):
     assert [row["total"] for row in form] == pytest.approx([row["total"] for row in both], abs=1e-5)
 
 
+def test_reasons_are_those_of_the_ensemble(client, heads):
+    answer = client.post("/why", json=encoded(picture(0), picture(7)))
+    assert answer.status_code == 200, answer.text
+    ensemble, prepare, _ = open_heads(heads)
+    wanted = ensemble.why(prepare([picture(0), picture(7)]))
+    told = answer.json()["reasons"]
+    assert [(one["label"], one["votes"]) for one in told] == [(one.label, one.votes) for one in wanted]
+    assert [near["index"] for near in told[0]["nearest"]] == [near.index for near in wanted[0].nearest]
+    assert told[0]["text"].startswith(f"{wanted[0].label} (")
+    assert client.post("/why", json={"images": []}).status_code == 422
+
+
 @pytest.mark.parametrize(
     ("sent", "status", "said"),
     [
@@ -250,6 +262,7 @@ def test_drop_an_image_on_the_page_and_see_label_and_doubt(address, heads, tmp_p
         assert float(page.locator("#epistemic").inner_text()) == pytest.approx(float(wanted.epistemic[0]), rel=0.01)
         assert page.locator("#probs li").count() == 2
         assert page.locator("#verdict").is_hidden()  # these heads have no gate
+        page.locator("#why", has_text=f"Why: {name} (").wait_for()
         page.evaluate("(one) => show(one)", {**ANSWER, "action": "foreign", "p_value": 0.004, "set": ["cat", "dog"]})
         assert page.locator("#verdict").inner_text().startswith("foreign: unlike the data")
         assert page.locator("#inside").inner_text() == "among cat, dog"

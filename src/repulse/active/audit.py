@@ -160,18 +160,20 @@ def audit(ensemble: Ensemble, data: Iterable[Any] | None = None, *, progress: bo
         data: batches of `(inputs, targets)`; the training data itself, from its kept features, if not given.
         progress: show a bar when the pass of the network takes more than two seconds.
     """
+    ensemble.check_one_output("audit")
     kept, heads = ensemble.required_features("audit"), ensemble.heads
-    if heads.task.class_count is None or heads.task.kind != "classification":
-        raise DataError(expected("ensemble", "a classifier", f"{heads.task}"))
+    if heads.task.class_count is None:
+        raise DataError(expected("the ensemble, for `audit`,", "a classifier", "one that predicts a number"))
     features, targets = kept.train, kept.targets
     if data is not None:
         device = next(heads.parameters()).device
         found = compute_features(ensemble.backbone, data, None, device=device, progress=progress)
         features, targets = found.train, found.targets
-        wrong = targets.is_floating_point() or targets.ndim != 1
-        if wrong or int(targets.min()) < 0 or int(targets.max()) >= heads.task.class_count:
-            wanted = f"class indices from 0 to {heads.task.class_count - 1}, one per input"
-            raise DataError(expected("targets", wanted, f"{targets.dtype} of shape {tuple(targets.shape)}"))
+    wanted = f"class indices from 0 to {heads.task.class_count - 1}, one per input"
+    if targets.is_floating_point() or targets.ndim != 1:
+        raise DataError(expected("targets", wanted, f"{targets.dtype} of shape {tuple(targets.shape)}"))
+    if int(targets.min()) < 0 or int(targets.max()) >= heads.task.class_count:
+        raise DataError(expected("targets", wanted, f"from {int(targets.min())} to {int(targets.max())}"))
     prediction = Prediction.cat([heads.predict(part.float()).cpu() for part in row_chunks(features)])
     assert isinstance(prediction, ClassPrediction)
     targets = targets.cpu().long()

@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 import torch
 import typer
 
-from repulse._files import without_nan, write_whole
+from repulse._files import write_whole
 from repulse.commands import options
 from repulse.commands.language import next_steps, warnings_as_lines
 from repulse.commands.pictures import picture_of, training_samples
@@ -92,21 +92,19 @@ def rows_in(text: str, count: int) -> list[int]:
 
 @dataclass(frozen=True)
 class _Told:
-    """A sample, why it is doubted, and what the gate decides if there is one."""
+    """A sample, and why it is doubted."""
 
     key: Any
     value: Any
     reason: Reason
-    action: str | None
 
     @property
     def line(self) -> str:
-        return f"{self.key}: " + ("" if self.action is None else f"{self.action}: ") + self.reason.text
+        return f"{self.key}: {self.reason.text}"
 
     def record(self) -> dict[str, Any]:
-        decided = {} if self.action is None else {"action": self.action}
         key = self.key if isinstance(self.key, int | str) else str(self.key)
-        return {"key": key, **decided, **without_nan(asdict(self.reason)), "text": self.reason.text}
+        return {"key": key, **self.reason.record()}
 
 
 def _most_doubted(ensemble: Ensemble, samples: Samples, prepare: Prepare, opening: Opening) -> list[int]:
@@ -116,13 +114,12 @@ def _most_doubted(ensemble: Ensemble, samples: Samples, prepare: Prepare, openin
 
 
 def _explained(ensemble: Ensemble, samples: Samples, prepare: Prepare, opening: Opening) -> Iterator[_Told]:
-    gate, begin = ensemble.gate() if ensemble.has_gate else None, 0
+    begin = 0
     for batch in Batches(samples, prepare, size=opening.batch_size):
         reasons = ensemble.why(batch, maps=opening.kind == "images")
         assert isinstance(reasons, Reasons)
-        actions: Sequence[str | None] = [None] * len(reasons) if gate is None else gate(batch).action
-        for i, (reason, action) in enumerate(zip(reasons, actions, strict=True), start=begin):
-            yield _Told(samples.keys[i], samples.values[i], reason, action)
+        for i, reason in enumerate(reasons, start=begin):
+            yield _Told(samples.keys[i], samples.values[i], reason)
         begin += len(reasons)
 
 
@@ -139,7 +136,7 @@ def _page(told: Sequence[_Told], ensemble: Ensemble, opening: Opening) -> Page:
             text.insert(0, f"“{one.value}”")
             near = [] if training is None else [(training.values[n.index], n) for n in one.reason.nearest]
             text += [f"near it: “{value}” ({n.target}, {n.distance:.1f} times the usual distance)" for value, n in near]
-        title = f"{one.key}" + ("" if one.action is None else f": {one.action}")
+        title = f"{one.key}" + ("" if one.reason.action is None else f": {one.reason.action}")
         sections.append(Section(title, text, figure=to_svg(figure), figure_alt=one.reason.text))
     lead = (
         "Votes: which classes the heads prefer. Shares: how much of their disagreement comes from which features, "

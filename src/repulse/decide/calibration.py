@@ -17,18 +17,11 @@ from repulse.backbone.batches import labelled_batches, tensors_of
 from repulse.backbone.fingerprint import as_bytes
 from repulse.backbone.reading import bar, length_of
 from repulse.decide import conformal
-from repulse.decide.promise import Promise
+from repulse.decide.promise import POSITIONS, STARTS, Promise
 from repulse.decide.unseen import warn_if_seen
 from repulse.ensemble import Ensemble
-from repulse.errors import DataError, expected
 from repulse.metrics.inputs import checked
 from repulse.prediction import ClassPrediction, Prediction, RegressionPrediction
-
-POSITIONS = tuple(-9 + 13.5 * i / 62 for i in range(63))
-"""Fixed sequence of doubts, from strict to loose, as the log odds of `1 - max p`; after them everything is accepted."""
-
-STARTS = (7, 18, 29, 39, 63)
-"""Positions at which the sequence starts: `1 - max p` of 0.0006, 0.006, 0.06, 0.4, and everything."""
 
 
 @dataclass(frozen=True)
@@ -93,9 +86,6 @@ def collect(ensemble: Ensemble, data: Any, promise: Promise, progress: bool) -> 
     batches = labelled_batches(data, "data")
     for inputs, targets in bar(batches, "calibrating", length_of(data), progress):
         prediction = ensemble.predict(inputs)
-        if not isinstance(prediction, ClassPrediction | RegressionPrediction):
-            got = f"{type(prediction).__name__}s"
-            raise DataError(expected("the predictions of the ensemble", "one class or one number per input", got))
         if not found:
             promise.check_task(isinstance(prediction, ClassPrediction))
             warn_if_seen(ensemble, inputs)
@@ -143,6 +133,16 @@ class Thresholds:
         if self.promise.by_class:
             return conformal.p_values_by_class(score, predicted, self.reference.score, self.reference.predicted)
         return conformal.p_values(score, self.reference.score)
+
+    def accepts(
+        self, score: Float[Tensor, " B"], doubt: Float[Tensor, " B"], p_value: Float[Tensor, " B"]
+    ) -> Bool[Tensor, " B"]:
+        """Tell which predictions can be acted upon.
+
+        Where a risk is promised, scores that equal the threshold, of which the risk was not tested, are not accepted.
+        """
+        accepted = (p_value > self.promise.false_alarms) & (doubt <= self.doubt)
+        return accepted if self.promise.risk is None else accepted & (score < self.foreign)
 
     @cached_property
     def limits(self) -> list[float]:

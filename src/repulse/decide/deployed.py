@@ -57,6 +57,7 @@ class DeployedGate(nn.Module):
         self.single = members == 1
         self.by_class = thresholds.promise.by_class
         self.false_alarms, self.most_doubt = thresholds.promise.false_alarms, thresholds.doubt
+        self.most_score = thresholds.foreign if thresholds.promise.risk is not None else None
         self.register_buffer("calibration", thresholds.reference.score.clone())
         self.register_buffer("classes", thresholds.reference.predicted.clone())
 
@@ -72,6 +73,8 @@ class DeployedGate(nn.Module):
         p_value = (above.sum(dim=1).double() + 1) / (count + 1)
         doubt = 1 - answer.probs.amax(dim=1) if is_for_classes else answer.total.sqrt()
         abstained = ~(doubt.double() <= self.most_doubt)
+        if self.most_score is not None:
+            abstained = abstained | ~(score < self.most_score)
         decision = torch.where(p_value <= self.false_alarms, ACTIONS.index("foreign"), abstained.long())
         kind = ClassVerdict if is_for_classes else RegressionVerdict
         return kind(*answer, p_value, decision)

@@ -96,10 +96,10 @@ class Gate:
             labels, predicted = prediction.mean, torch.zeros(len(prediction), dtype=torch.long)
             kind, alpha = self.promise.sets, self.promise.alpha
             sets = conformal.intervals(prediction, kind, alpha, self.thresholds.set_limit)  # pyright: ignore[reportArgumentType]
-        p_value = self.thresholds.p_values(prediction.score.double(), predicted)
-        doubt = doubt_of(prediction)
+        score, doubt = prediction.score.double(), doubt_of(prediction)
+        p_value = self.thresholds.p_values(score, predicted)
         strange = p_value <= self.promise.false_alarms
-        accepted = ~strange & (doubt.double() <= self.thresholds.doubt)
+        accepted = self.thresholds.accepts(score, doubt.double(), p_value)
         if false_discoveries is not None:
             check_share("false_discoveries", false_discoveries)
             strange = conformal.benjamini_hochberg(p_value, false_discoveries)

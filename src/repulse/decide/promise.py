@@ -6,11 +6,17 @@ import math
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from repulse.decide.conformal import ClassSets, Intervals
+from repulse.decide.conformal import ClassSets, Intervals, allowed_above
 from repulse.errors import DataError, check_choice, check_number, expected
 from repulse.metrics.inputs import check_share
 
 Sets = Literal["lac", "aps", "raps", "normalised", "cqr"]
+
+POSITIONS = tuple(-9 + 13.5 * i / 62 for i in range(63))
+"""Fixed sequence of doubts, from strict to loose, as the log odds of `1 - max p`; after them everything is accepted."""
+
+STARTS = (7, 18, 29, 39, 63)
+"""Positions at which the sequence starts: `1 - max p` of 0.0006, 0.006, 0.06, 0.4, and everything."""
 
 
 @dataclass(frozen=True)
@@ -58,16 +64,17 @@ class Promise:
     def samples_needed(self) -> dict[str, int]:
         """Return the smallest number of calibration samples with which each promise says anything.
 
-        A p-value is at least `1 / (m + 1)`; and `n` accepted samples without one error bound the error rate by
-        `1 - delta^(1 / n)`.
+        A p-value is at least `1 / (m + 1)`. A start of the sequence passes with n familiar samples without one error if
+        `(1 - risk)^n <= delta / 5`; with thresholds by class, half of the samples are left for this.
 
         Examples:
             >>> Promise(false_alarms=0.01, risk=0.02).samples_needed()
-            {'false_alarms': 99, 'alpha': 9, 'risk': 149}
+            {'false_alarms': 99, 'alpha': 9, 'risk': 230}
         """
         needed = {name: math.ceil(1 / getattr(self, name) - 1 - 1e-9) for name in ("false_alarms", "alpha")}
         if self.risk is not None:
-            needed["risk"] = math.ceil(math.log(self.delta) / math.log1p(-self.risk) - 1e-9)
+            tested = math.ceil(math.log(self.delta / len(STARTS)) / math.log1p(-self.risk) - 1e-9)
+            needed["risk"] = 2 * tested - 1 if self.by_class else _with_foreign(tested, self.false_alarms)
         return needed
 
     def check_samples(self, count: int) -> None:
@@ -78,3 +85,11 @@ class Promise:
                     f"at least {needed:,} samples, without which no `{name}` of {getattr(self, name):g} can be held"
                 )
                 raise DataError(expected("data", wanted, f"{count:,}"))
+
+
+def _with_foreign(familiar: int, false_alarms: float) -> int:
+    """Return the smallest number of samples of which so many are familiar."""
+    count = max(math.floor(familiar / (1 - false_alarms)) - 2, familiar)
+    while count - allowed_above(count, false_alarms) < familiar:
+        count += 1
+    return count

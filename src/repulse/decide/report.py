@@ -17,6 +17,7 @@ from repulse.decide import conformal
 from repulse.decide.calibration import rows_of
 from repulse.decide.decision import Decision
 from repulse.decide.pictures import gate_panels, risk_curve
+from repulse.errors import DataError, expected
 from repulse.evaluation.page import Gallery, Page, Picture, Section
 from repulse.evaluation.plots import png_of, to_svg
 from repulse.metrics import auroc, risk_coverage
@@ -72,6 +73,8 @@ class _Seen:
 
 def report(gate: Gate, test: Any, ood: Mapping[str, Any]) -> Report:
     """Pass over all sets and put the page together."""
+    if not isinstance(ood, Mapping):
+        raise DataError(expected("ood", "a mapping from names to inputs or loaders", type(ood).__name__))
     seen, errors, misses = _Seen(), [], []
     test = gate.ensemble.backbone.places.labelled(test)
     for inputs, targets in limit_batch_size(labelled_batches(test, "test"), AT_ONCE):

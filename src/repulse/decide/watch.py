@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import math
+import threading
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -34,6 +35,8 @@ REMEMBERED = 20_000
 MOST_RECORDS = 512
 """Records that are kept for the plot; beyond, every second one is dropped."""
 ACTIONS = ("accept", "abstain", "foreign")
+ONE_AT_A_TIME = threading.Lock()
+"""Held while a watch changes or is saved: servers have threads. One for all watches, so that these can be copied."""
 
 
 @dataclass(frozen=True)
@@ -125,6 +128,10 @@ class Watch:
             x: what `gate` takes, or the decision that it made on them.
         """
         decision = x if isinstance(x, Decision) else self.gate(x)
+        with ONE_AT_A_TIME:
+            return self._follow(decision)
+
+    def _follow(self, decision: Decision) -> Record:
         count = len(decision)
         uniform = 1 - torch.rand(count, 2, generator=self._generator, dtype=torch.float64).numpy()  # never zero
         scores = {"epistemic": decision.prediction.score, "total": decision.prediction.total}
@@ -190,8 +197,10 @@ class Watch:
         streams depend on each other (they share calibration data). Inputs that the new watch is given continue this
         one's stream.
         """
-        if other.gate.basis != self.gate.basis or other.false_alarm != self.false_alarm:
-            raise DataError(expected("other", "a watch of the same gate and false alarm rate", "another"))
+        same = isinstance(other, Watch) and other.gate.basis == self.gate.basis
+        if not same or other.false_alarm != self.false_alarm:
+            got = "another" if isinstance(other, Watch) else type(other).__name__
+            raise DataError(expected("other", "a watch of the same gate and false alarm rate", got))
         both = copy.copy(self)
         both._ranks, both._bets = copy.deepcopy(self._ranks), copy.deepcopy(self._bets)
         both._generator = torch.Generator().set_state(self._generator.get_state())
@@ -241,6 +250,11 @@ class Watch:
 
     def save(self, path: str | Path) -> Path:
         """Write all of its state to a file, from which `gate.resume` goes on exactly as if it had not stopped."""
+        with ONE_AT_A_TIME, explaining_writes(path):
+            return write_tensors(path, *self._state())
+
+    def _state(self) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
+        """Return all of its state, as tensors and as text."""
         arrays = {f"ranks.{kind}": self._ranks[kind].known for kind in KINDS}
         for kind in KINDS:
             arrays |= {f"bets.{kind}.{name}": getattr(self._bets[kind], name) for name in self._bets[kind].kept}
@@ -248,10 +262,8 @@ class Watch:
         plain = {name: getattr(self, name) for name in _PLAIN}
         about = {**plain, "basis": asdict(self.gate.basis), "history": [asdict(one) for one in self.history]}
         about["bets"] = {kind: self._bets[kind].seen for kind in KINDS}
-        text = json.dumps(without_nan(about), allow_nan=False)
         tensors = {name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in arrays.items()}
-        with explaining_writes(path):
-            return write_tensors(path, tensors, {"watch": text})
+        return tensors, {"watch": json.dumps(without_nan(about), allow_nan=False)}
 
     def __repr__(self) -> str:
         return f"Watch({self.record()})"

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import html
 import json
+import math
 import weakref
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -25,14 +26,22 @@ from torch import Tensor
 
 from repulse._files import without_nan
 from repulse._mapped import read_blocks, row_chunks
-from repulse.backbone.batches import to_device
+from repulse.backbone.batches import explaining_failures, to_device
+from repulse.decide.decision import Action
 from repulse.decide.evidence import evidence, positions_of
 from repulse.decide.ledger import CONSTANT, Ledger, blocks_of, ledger
 from repulse.decide.neighbours import Neighbours
-from repulse.errors import BackboneError, DataError, check_positive_integer, expected
+from repulse.errors import DataError, check_positive_integer, expected
 from repulse.kept import KeptFeatures
 from repulse.particles.centred import CentredHeads
-from repulse.prediction import ClassPrediction, Prediction, RegressionPrediction
+from repulse.particles.heads import Heads
+from repulse.prediction import (
+    ClassPrediction,
+    MultilabelPrediction,
+    MultiregressionPrediction,
+    Prediction,
+    RegressionPrediction,
+)
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -40,7 +49,7 @@ if TYPE_CHECKING:
     from repulse.ensemble import Ensemble
 
 MAX_USUAL = 5000
-"""Training inputs whose epistemic uncertainty says what is usual, at most."""
+"""Inputs whose scores say what is usual, at most."""
 
 FAR = 1.5
 """Times the usual distance, from which on the nearest training input is worth a word."""
@@ -81,11 +90,14 @@ class Reason:
     """Why an ensemble is in doubt about one input.
 
     Attributes:
-        label: what it predicts: the name of a class, or a number.
-        confidence: probability of that class; None for regression.
-        aleatoric: uncertainty that the heads share.
+        label: what it predicts: the name of a class, or a number; of several labels or numbers, all with commas.
+        confidence: probability of that class; None for regression and for several labels.
+        aleatoric: uncertainty that the heads share; None for several numbers, whose units differ.
         epistemic: uncertainty from disagreement.
-        usual: share of the training data with less epistemic uncertainty; None if its features are not at hand.
+        usual: share of inputs from where the training data is from with a smaller score: of the calibration data of the
+            gate, or else of validation data; of the training data itself, on which heads were made to agree, if there
+            is neither. None if nothing is at hand.
+        compared: which of these it was.
         votes: how many heads prefer which class, most first; empty for regression.
         shares: of each block of features in the disagreement; they sum to one. Empty for heads with hidden layers.
         axes: principal axes along which the input is furthest from the data, furthest first.
@@ -93,19 +105,24 @@ class Reason:
         repelled: share of repulsion samples among the nearest of equally many of them and training inputs.
         map: of an image, the share of each position in the disagreement, row by row; sums to that of the penultimate
             features. None unless asked for, and if these are no averages over positions.
+        action: what the gate of the ensemble decides: "accept", "abstain" or "foreign"; None without a gate.
+        p_value: of that decision.
     """
 
     label: str | float
     confidence: float | None
-    aleatoric: float
+    aleatoric: float | None
     epistemic: float
     usual: float | None
+    compared: str | None
     votes: dict[str, int]
     shares: dict[str, float]
     axes: tuple[Axis, ...]
     nearest: tuple[Neighbour, ...]
     repelled: float | None
     map: tuple[tuple[float, ...], ...] | None = None
+    action: Action | None = None
+    p_value: float | None = None
 
     @property
     def text(self) -> str:
@@ -113,8 +130,11 @@ class Reason:
         sure = "" if self.confidence is None else f" ({self.confidence:.0%})"
         label = self.label if isinstance(self.label, str) else f"{self.label:.4g}"
         parts = [f"{label}{sure}, epistemic {self.epistemic:.3g}"]
+        if self.action is not None:
+            parts[0] = f"{self.action}: {parts[0]}"
         if self.usual is not None and self.usual > 0.5:
-            parts[0] += f", more than on {self.usual:.0%} of the training data"
+            share = "all" if self.usual == 1 else f"{math.floor(100 * self.usual)}%"
+            parts[0] += f", more than on {share} of the {self.compared} data"
         if len(self.votes) > 1:
             parts.append("heads split " + "/".join(f"{name} {count}" for name, count in self.votes.items()))
         ranked = sorted(((share, name) for name, share in self.shares.items() if name != CONSTANT), reverse=True)
@@ -126,9 +146,13 @@ class Reason:
             parts.append(f"{self.repelled:.0%} of its neighbours are repulsion samples")
         return "; ".join(parts)
 
+    def record(self) -> dict[str, Any]:
+        """Return all of it as a plain mapping, ready for JSON, with the line for a log as `text`."""
+        return {**without_nan(asdict(self)), "text": self.text}
+
     def json(self) -> str:
-        """Return all of it as one line of JSON."""
-        return json.dumps(without_nan(asdict(self)), allow_nan=False)
+        """Return the record as one line of JSON."""
+        return json.dumps(self.record(), allow_nan=False)
 
     def __str__(self) -> str:
         return self.text
@@ -180,7 +204,15 @@ class Reasons(Sequence[Reason]):
 
 
 @torch.no_grad()
-def why(ensemble: Ensemble, x: Any, *, nearest: int = 5, axes: int = 5, maps: bool = False) -> Reason | Reasons:
+def why(
+    ensemble: Ensemble,
+    x: Any,
+    *,
+    nearest: int = 5,
+    axes: int = 5,
+    maps: bool = False,
+    at: Sequence[int] | Sequence[Sequence[int]] | None = None,
+) -> Reason | Reasons:
     """Explain the doubt about one input, or about each of a batch.
 
     Args:
@@ -189,19 +221,28 @@ def why(ensemble: Ensemble, x: Any, *, nearest: int = 5, axes: int = 5, maps: bo
         nearest: how many training inputs to name.
         axes: how many principal axes to name.
         maps: also say where in an image the disagreement sits, with one more pass of the network.
+        at: for an output at every position, which position of the one input to explain, such as `(row, column)`, or
+            several of them. Nearest training inputs are then positions that the fit has sampled.
 
     Returns:
-        A `Reason` for one input, `Reasons` for a batch.
+        A `Reason` for one input or position, `Reasons` for a batch or several.
     """
     check_positive_integer("nearest", nearest)
     check_positive_integer("axes", axes)
-    inputs, features, alone = _features(ensemble, x)
+    if ensemble.backbone.ending.positions:
+        inputs, features, alone = None, *_features_at(ensemble, x, at, maps)
+    elif at is not None:
+        raise DataError(expected("at", "None for a network with one output per input", at))
+    else:
+        inputs, features, alone = _features(ensemble, x)
     prediction = ensemble.heads.predict(features)
-    if prediction.epistemic.ndim != 1 or not isinstance(prediction, ClassPrediction | RegressionPrediction):
-        raise DataError(expected("ensemble", "one that predicts one label or one number", f"{ensemble.heads.task}"))
+    epistemic = prediction.of_inputs("epistemic")
+    aleatoric = None if isinstance(prediction, MultiregressionPrediction) else prediction.of_inputs("aleatoric")
     found = _Found(ensemble, features, prediction)
     shares, where, places = found.shares(), found.axes(axes), found.maps(inputs) if maps else None
-    near, repelled, usual = found.nearest(nearest), found.repelled(), found.usual()
+    near, repelled, (compared, usual) = found.nearest(nearest), found.repelled(), found.usual()
+    decision = ensemble.gate().decide(prediction) if ensemble.has_gate else None
+    actions = [None] * len(features) if decision is None else decision.action
     reasons = []
     for i in range(len(features)):
         label, confidence, votes = found.opinion(i)
@@ -209,15 +250,18 @@ def why(ensemble: Ensemble, x: Any, *, nearest: int = 5, axes: int = 5, maps: bo
             Reason(
                 label,
                 confidence,
-                float(prediction.aleatoric[i]),
-                float(prediction.epistemic[i]),
+                None if aleatoric is None else float(aleatoric[i]),
+                float(epistemic[i]),
                 None if usual is None else float(usual[i]),
+                compared,
                 votes,
                 shares[i],
                 where[i],
                 near[i],
                 None if repelled is None else float(repelled[i]),
                 None if places is None else tuple(tuple(row) for row in places[i].tolist()),
+                actions[i],
+                None if decision is None else float(decision.p_value[i]),
             )
         )
     return reasons[0] if alone else Reasons(reasons)
@@ -227,23 +271,40 @@ def _features(ensemble: Ensemble, x: Any) -> tuple[Any, Float[Tensor, "B d"], bo
     """Return inputs as a batch, their features, and whether `x` was one input without its batch axis."""
     backbone, device = ensemble.backbone, next(ensemble.heads.parameters()).device
     inputs = to_device(x if isinstance(x, Tensor) else backbone.places.inputs_in(x, "x", backbone.several), device)
+    alone = isinstance(inputs, Tensor) and bool(backbone.forms) and inputs.ndim == len(backbone.forms[0].shape)
+    inputs = inputs.unsqueeze(0) if alone else inputs
+    with explaining_failures(inputs, "x", DataError):
+        return inputs, backbone.run(inputs), alone
+
+
+def _features_at(ensemble: Ensemble, x: Any, at: Any, maps: bool) -> tuple[Float[Tensor, "m d"], bool]:
+    """Return the features at some positions of one input, and whether it was one position."""
+    backbone, device = ensemble.backbone, next(ensemble.heads.parameters()).device
+    inputs = to_device(x if isinstance(x, Tensor) else backbone.places.inputs_in(x, "x", backbone.several), device)
+    if isinstance(inputs, Tensor) and backbone.forms and inputs.ndim == len(backbone.forms[0].shape):
+        inputs = inputs.unsqueeze(0)
+    found = backbone.locate(inputs)
+    if len(found.features) != 1 or maps:
+        got = "`maps`" if maps else f"{len(found.features)} inputs"
+        raise DataError(expected("x", "one input, without `maps`, for an output at every position", got))
+    alone = isinstance(at, Sequence) and bool(at) and isinstance(at[0], int)
+    positions = [at] if alone else at
+    size = found.size
+    whole = "one inside of " + " x ".join(map(str, size)) + ", or several"
     try:
-        features = backbone.run(inputs)
-        if features.ndim == 2 and (not isinstance(x, Tensor) or len(features) == len(x)):
-            return inputs, features, False
-        failure: Exception = DataError(expected("x", "a batch, or one input of it", f"shape {tuple(inputs.shape)}"))
-    except (RuntimeError, ValueError, IndexError, BackboneError) as reason:
-        failure = reason
-    if isinstance(inputs, Tensor):
-        try:
-            return inputs.unsqueeze(0), backbone.run(inputs.unsqueeze(0)), True
-        except (RuntimeError, ValueError, IndexError, BackboneError):
-            pass
-    got = " ".join(str(failure).split())
-    raise DataError(expected("x", "a batch that the network takes, or one input of it", got)) from failure
+        places = torch.tensor(positions, dtype=torch.int64).view(-1, len(size)).unbind(dim=1)
+        flat = torch.zeros_like(places[0])
+        for place, length in zip(places, size, strict=True):
+            if not bool(((place >= 0) & (place < length)).all()):
+                raise ValueError("outside")
+            flat = flat * length + place
+    except (TypeError, ValueError, RuntimeError, IndexError) as reason:
+        raise DataError(expected("at", f"a position, {whole}", repr(at)[:80])) from reason
+    return found.at(0, flat.to(device)), alone
 
 
 _PREPARED: weakref.WeakKeyDictionary[KeptFeatures, Neighbours] = weakref.WeakKeyDictionary()
+_USUAL: weakref.WeakKeyDictionary[Heads, Tensor] = weakref.WeakKeyDictionary()
 
 
 @dataclass(frozen=True, eq=False)
@@ -256,9 +317,13 @@ class _Found:
 
     def opinion(self, i: int) -> tuple[str | float, float | None, dict[str, int]]:
         """Return what is predicted, with which probability, and which classes the heads prefer."""
-        if not isinstance(self.prediction, ClassPrediction):
-            return float(self.prediction.mean[i]), None, {}  # pyright: ignore[reportAttributeAccessIssue]
         one = self.prediction[i]
+        if isinstance(one, RegressionPrediction):
+            return float(one.mean[0]), None, {}
+        if isinstance(one, MultilabelPrediction):
+            return self._told(one.labels[0]), None, {}
+        if not isinstance(one, ClassPrediction):
+            return self._told(one.mean[0]), None, {}  # pyright: ignore[reportAttributeAccessIssue]
         votes = one.log_probs[:, 0].argmax(dim=-1).bincount()
         ranked = sorted(((int(count), k) for k, count in enumerate(votes.tolist()) if count), reverse=True)
         return (
@@ -270,6 +335,17 @@ class _Found:
     def _name(self, label: int) -> str:
         names = self.ensemble.class_names
         return f"class {label}" if names is None else names[label]
+
+    def _told(self, values: Tensor) -> str | float:
+        """Return a target in words, or as the number that it is."""
+        if isinstance(self.prediction, ClassPrediction):  # a class, or the probabilities of all
+            return self._name(int(values.argmax() if values.ndim else values))
+        if not values.ndim:
+            return float(values)
+        if isinstance(self.prediction, MultilabelPrediction):
+            held = (values == 1).nonzero().flatten().tolist()
+            return ", ".join(self._name(k).replace("class", "label") for k in held) or "no label"
+        return ", ".join(f"{value:.4g}" for value in values.tolist())
 
     def shares(self) -> list[dict[str, float]]:
         """Return the share of each block in the disagreement."""
@@ -328,12 +404,10 @@ class _Found:
         if neighbours is None or kept is None:
             return [() for _ in self.features]
         distances, indices = neighbours.nearest(self.features, min(count, len(kept.train)))
-        classes = isinstance(self.prediction, ClassPrediction)
 
         def each(i: int) -> Iterator[Neighbour]:
             for index, distance in zip(indices[i].tolist(), (distances[i] / neighbours.usual).tolist(), strict=True):
-                target = kept.targets[index]
-                yield Neighbour(index, self._name(int(target)) if classes else float(target), distance)
+                yield Neighbour(index, self._told(kept.targets[index]), distance)
 
         return [tuple(each(i)) for i in range(len(self.features))]
 
@@ -342,14 +416,20 @@ class _Found:
         neighbours = self._neighbours
         return None if neighbours is None else neighbours.repelled_share(self.features)
 
-    def usual(self) -> Tensor | None:
-        """Return the share of the training data with less epistemic uncertainty."""
-        kept = self.ensemble.kept
+    def usual(self) -> tuple[str | None, Tensor | None]:
+        """Return with which data scores are compared, and the share of it with a smaller one."""
+        gate, kept = self.ensemble.kept_gate, self.ensemble.kept
+        if gate is not None:
+            return "calibration", _share_below(gate[1]["score"].sort().values, self.prediction.score.double())
         if kept is None:
-            return None
-        if "_epistemic" not in vars(kept):
-            rows = read_blocks(kept.train, range(0, len(kept.train), -(-len(kept.train) // MAX_USUAL)), 1)
-            found = torch.cat([self.ensemble.heads.predict(part.float()).epistemic for part in row_chunks(rows)])
-            vars(kept)["_epistemic"] = found.sort().values
-        known = vars(kept)["_epistemic"]
-        return torch.searchsorted(known, self.prediction.epistemic.contiguous()).float() / len(known)
+            return None, None
+        name, rows = ("training", kept.train) if kept.validation is None else ("validation", kept.validation)
+        heads = self.ensemble.heads
+        if heads not in _USUAL:
+            few = read_blocks(rows, range(0, len(rows), -(-len(rows) // MAX_USUAL)), 1)
+            _USUAL[heads] = torch.cat([heads.predict(part.float()).score for part in row_chunks(few)]).sort().values
+        return name, _share_below(_USUAL[heads], self.prediction.score)
+
+
+def _share_below(known: Tensor, scores: Tensor) -> Tensor:
+    return torch.searchsorted(known.to(scores), scores.contiguous()).float() / len(known)

@@ -11,7 +11,6 @@ import torch
 from torch import Tensor, nn
 
 from repulse._finite import comparable
-from repulse._mapped import row_chunks
 from repulse._modes import without_autocast
 from repulse.errors import (
     DataError,
@@ -165,16 +164,16 @@ class _Fit:
     def run(self, tap_scale: float) -> tuple[Heads, View]:
         """Fit heads at one spread of the whitened features; they take features and distance columns, as in the view."""
         recipe, features = self.recipe.replace(tap_scale=tap_scale), self.features
-        view = View.of(features, self.taps, recipe, tap_scale)
+        view = View.of(features, self.taps, recipe, tap_scale, keep=features.numel() <= MAX_PRESCALED)
         generator = torch.Generator().manual_seed(recipe.seed)
         training, y, y_shift, y_scale = self.task.scale_targets(self.targets)
         heads = Heads(recipe.heads, view.columns, training, recipe.hidden, generator).to(features.device)
         if recipe.init == "pretrained":
             _start_from(heads, self.start, view.scaling, y_shift, y_scale, generator)
-        far = None if self.repulsion is None else _seen(self.repulsion.detach(), view)
+        far = None if self.repulsion is None else view.whole(self.repulsion.detach())
         prepare: Callable[[Tensor], Tensor] = view
         if len(features) * view.columns <= MAX_PRESCALED:
-            features, prepare = _seen(features, view), identity
+            features, prepare = view.whole(features, view.known), identity
         training = heads.task = training.warm_start(heads, features, prepare, y)
         shortened = recipe
         if self.warm is not None and training is self.task:
@@ -251,7 +250,9 @@ def _fit_numbers(
     assert view.distances is not None
     assert held_out is not None
     release = release_of(view.distances, fit.features, fit.taps, validation)
-    return centre_numbers(heads, view, release, network, assumed, held_out)
+    made = centre_numbers(heads, view, release, network, assumed, held_out)
+    made.recipe = (made.recipe or fit.recipe).replace(noise=None)  # measured, and to be measured again by another fit
+    return made
 
 
 def _hold_out(fit: _Fit) -> tuple[_Fit, tuple[Tensor, Tensor]]:
@@ -358,15 +359,6 @@ def _check_networks(networks: Sequence[nn.Module], inputs: Tensor) -> None:
         if trained[0].dtype != inputs.dtype or trained[0].device != inputs.device:
             wanted = f"{trained[0].dtype} on {trained[0].device}, as `networks[{i}]`"
             raise DataError(expected("inputs", wanted, f"{inputs.dtype} on {inputs.device}"))
-
-
-def _seen(features: Tensor, view: View) -> Tensor:
-    out = view.scaling.shift.new_empty(len(features), view.columns)
-    done = 0
-    for part in row_chunks(features):
-        out[done : done + len(part)] = view(part)
-        done += len(part)
-    return out
 
 
 def _run(particles: Particles, data: FitData, recipe: Recipe, progress: bool, finish=lambda: None) -> None:

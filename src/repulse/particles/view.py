@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
@@ -23,15 +24,19 @@ class View:
         distances: the distance columns of features; None for none.
         shift: mean of each distance column on the training data.
         axes: A, whose columns have the spread of whitened features.
+        known: distance columns of the training features, if they were to be kept.
     """
 
     scaling: Scaling
     distances: DistanceColumns | None = None
     shift: Float[Tensor, " m"] | None = None
     axes: Float[Tensor, "m m"] | None = None
+    known: Float[Tensor, "N m"] | None = None
 
     @classmethod
-    def of(cls, features: Float[Tensor, "N d"], taps: int, recipe: Recipe, tap_scale: float) -> View:
+    def of(
+        cls, features: Float[Tensor, "N d"], taps: int, recipe: Recipe, tap_scale: float, keep: bool = False
+    ) -> View:
         """Compute the view that fits training features.
 
         Args:
@@ -39,16 +44,20 @@ class View:
             taps: how many of the last columns are taps.
             recipe: whether to whiten, and whether to add distance columns.
             tap_scale: spread of the whitened features and of the distance columns.
+            keep: whether to keep the distance columns of the features.
         """
         scaling = Scaling.of(features, taps, tap_scale, recipe.whiten)
         if not recipe.distances or scaling.whitening is None:
             return cls(scaling)
         distances = DistanceColumns.of(scaling.whitening, features, features.shape[1] - taps)
-        shift, covariance = _moments(distances, features)
+        parts: Iterable[Tensor] = map(distances, row_chunks(features))
+        parts = list(parts) if keep else parts
+        shift, covariance = _moments(distances(features[:1]).double()[0], parts, len(features))
         variances, axes = torch.linalg.eigh(covariance)
         shrunk = variances + distances.columns / len(features) * variances.mean() + 1e-12
         dtype = scaling.shift.dtype
-        return cls(scaling, distances, shift.to(dtype), (tap_scale * axes / shrunk.sqrt()).to(dtype))
+        axes = (tap_scale * axes / shrunk.sqrt()).to(dtype)
+        return cls(scaling, distances, shift.to(dtype), axes, torch.cat(parts) if isinstance(parts, list) else None)
 
     @property
     def columns(self) -> int:
@@ -60,11 +69,24 @@ class View:
         """Return how many columns folded heads take: the features and their distance columns."""
         return len(self.scaling.shift) + (0 if self.distances is None else self.distances.columns)
 
-    def __call__(self, features: Float[Tensor, "B d"]) -> Float[Tensor, "B c"]:
+    def __call__(
+        self, features: Float[Tensor, "B d"], distances: Float[Tensor, "B m"] | None = None
+    ) -> Float[Tensor, "B c"]:
+        """Return what heads see of features, whose distance columns may be known."""
         scaled = self.scaling(features)
         if self.distances is None or self.shift is None or self.axes is None:
             return scaled
-        return torch.cat([scaled, (self.distances(features).to(scaled) - self.shift) @ self.axes], dim=1)
+        distances = self.distances(features) if distances is None else distances
+        return torch.cat([scaled, (distances.to(scaled) - self.shift) @ self.axes], dim=1)
+
+    def whole(self, features: Float[Tensor, "N d"], known: Float[Tensor, "N m"] | None = None) -> Float[Tensor, "N c"]:
+        """Return what heads see of many features, chunk by chunk."""
+        out, done = self.scaling.shift.new_empty(len(features), self.columns), 0
+        for part in row_chunks(features):
+            rows = slice(done, done + len(part))
+            out[rows] = self(part, None if known is None else known[rows])
+            done += len(part)
+        return out
 
     def fold(self, weight: Float[Tensor, "n o c"], bias: Float[Tensor, "n o"]) -> tuple[Tensor, Tensor]:
         """Return weights and biases for `[features, distance columns]`, from those for what heads were fitted on."""
@@ -89,13 +111,14 @@ class View:
         return torch.cat([own, distances @ torch.linalg.pinv(self.axes.cpu().double()).T], dim=-1), found
 
 
-def _moments(distances: DistanceColumns, features: Tensor) -> tuple[Float[Tensor, " m"], Float[Tensor, "m m"]]:
-    """Compute mean and covariance of the distance columns, of which nothing but sums is kept."""
-    origin = distances(features[:1]).double()[0]
+def _moments(
+    origin: Float[Tensor, " m"], parts: Iterable[Float[Tensor, "B m"]], count: int
+) -> tuple[Float[Tensor, " m"], Float[Tensor, "m m"]]:
+    """Compute mean and covariance of columns, of which nothing but sums is kept, from a point among them."""
     total, products = torch.zeros_like(origin), torch.zeros(len(origin), len(origin)).to(origin)
-    for part in row_chunks(features):
-        columns = distances(part).double() - origin  # small numbers: little is lost in the difference below
+    for part in parts:
+        columns = part.double() - origin  # small numbers: little is lost in the difference below
         total += columns.sum(dim=0)
         products += columns.T @ columns
-    offset = total / len(features)
-    return origin + offset, products / len(features) - torch.outer(offset, offset)
+    offset = total / count
+    return origin + offset, products / count - torch.outer(offset, offset)

@@ -1,10 +1,10 @@
-"""The service: `/predict`, `/health`, `/metrics`, and a page at `/`."""
+"""The service: `/predict`, `/why`, `/health`, `/metrics`, and a page at `/`."""
 
 from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from importlib.resources import files
 from pathlib import Path
@@ -14,6 +14,7 @@ import numpy as np
 
 from repulse._files import without_nan
 from repulse._version import __version__
+from repulse.decide.why import Reasons
 from repulse.ensemble import Ensemble
 from repulse.errors import RepulseError
 from repulse.files.batches import Prepare
@@ -65,7 +66,11 @@ def create_app(
     app.add_middleware(TrustedHostMiddleware, allowed_hosts=[h for h in hosts if ":" not in h])
 
     async def predict(request: Request) -> JSONResponse:
-        status, answer = await service.predict(request)
+        status, answer = await service.answer(request, "predictions", service.predictions)
+        return JSONResponse(answer, status, {"Retry-After": "1"} if status == 503 else None)
+
+    async def why(request: Request) -> JSONResponse:
+        status, answer = await service.answer(request, "reasons", service.reasons)
         return JSONResponse(answer, status, {"Retry-After": "1"} if status == 503 else None)
 
     async def health() -> JSONResponse:
@@ -78,8 +83,9 @@ def create_app(
         return HTMLResponse(_page(service.opening.kind), headers={"Content-Security-Policy": POLICY})
 
     app.state.takes = service.opening.kind
-    predict.__annotations__["request"] = Request  # FastAPI looks for it among the names of this module
-    app.add_api_route("/predict", predict, methods=["POST"], response_model=None)
+    for name, asked in (("/predict", predict), ("/why", why)):
+        asked.__annotations__["request"] = Request  # FastAPI looks for it among the names of this module
+        app.add_api_route(name, asked, methods=["POST"], response_model=None)
     app.add_api_route("/health", health, methods=["GET"], response_model=None)
     app.add_api_route("/metrics", metrics, methods=["GET"], response_model=None)
     app.add_api_route("/", page, methods=["GET"], response_model=None)
@@ -101,15 +107,27 @@ class _Service:
         self.statuses: Counter[int] = Counter()
         self.samples, self.seconds, self.epistemic = 0, 0.0, 0.0
 
-    async def predict(self, request: Any) -> tuple[int, dict[str, Any]]:
+    async def predictions(self, values: Sequence[Any]) -> list[dict[str, Any]]:
+        """Predict for some samples, in a batch with those of other requests."""
+        prediction = await self.batcher(values)
+        self.samples += len(prediction)
+        self.epistemic += float(prediction.epistemic.sum())
+        return self._told(prediction)
+
+    async def reasons(self, values: Sequence[Any]) -> list[dict[str, Any]]:
+        """Say why some samples are doubted."""
+        reasons = await self.batcher.alone(lambda: self.ensemble.why(self._prepared(values)), len(values))
+        assert isinstance(reasons, Reasons)
+        return [reason.record() for reason in reasons]
+
+    async def answer(
+        self, request: Any, name: str, told: Callable[[Sequence[Any]], Awaitable[list[dict[str, Any]]]]
+    ) -> tuple[int, dict[str, Any]]:
         """Return the status and the answer to a request."""
         started = time.perf_counter()
         try:
             values = await values_in(request, self.opening.kind, self.limits)
-            prediction = await self.batcher(values)
-            status, answer = 200, {"predictions": without_nan(self._told(prediction))}
-            self.samples += len(prediction)
-            self.epistemic += float(prediction.epistemic.sum())
+            status, answer = 200, {name: without_nan(await told(values))}
         except RefusedError as reason:
             status, answer = reason.status, {"error": str(reason)}
         except FullError:
@@ -148,8 +166,10 @@ class _Service:
         return "\n".join(lines) + "\n" + ("" if self.watch is None else self.watch.metrics())
 
     def _run(self, values: list[Any]) -> Prediction:
-        rows = self.opening.kind == "rows"
-        return self.ensemble.predict(self.prepare(np.stack(values) if rows else values), progress=False)
+        return self.ensemble.predict(self._prepared(values), progress=False)
+
+    def _prepared(self, values: Sequence[Any]) -> Any:
+        return self.prepare(np.stack(values) if self.opening.kind == "rows" else values)
 
     def _told(self, prediction: Prediction) -> list[dict[str, Any]]:
         names = ("aleatoric", "epistemic", "total")

@@ -7,9 +7,11 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from repulse.prediction import Prediction
+
+Found = TypeVar("Found")
 
 Predict = Callable[[list[Any]], Prediction]
 """Predicts for the values of some samples."""
@@ -56,6 +58,16 @@ class Batcher:
         if self._running is None or self._running.done():
             self._running = asyncio.create_task(self._run())
         return await one.done
+
+    async def alone(self, call: Callable[[], Found], count: int) -> Found:
+        """Call something with a request of so many samples, in the thread of the network, but in no batch."""
+        if self.waiting + count > self.limit:
+            raise FullError
+        self.waiting += count
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._thread, call)
+        finally:
+            self.waiting -= count
 
     def close(self) -> None:
         """End the thread, when what it does is done."""

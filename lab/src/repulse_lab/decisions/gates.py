@@ -56,8 +56,8 @@ def over_draws(pool: Rows, promise: Promise, size: int, draws: int) -> Draws:
     for seed in range(draws):
         inside = torch.randint(len(first), (size,), generator=torch.Generator().manual_seed(seed))
         held = Thresholds(promise, first[inside])
-        foreign = first.score > held.foreign
-        accepted = ~foreign & (first.doubt <= held.doubt)
+        p_value = held.p_values(first.score, first.predicted)
+        foreign, accepted = p_value <= promise.false_alarms, held.accepts(first.score, first.doubt, p_value)
         wrong = (first.error > (promise.tolerance or 0))[accepted]
         error = float(wrong.double().mean()) if len(wrong) else 0.0
         limits = {kind: Thresholds(promise, rows[kind][inside]).set_limit for kind in kinds}
