@@ -42,6 +42,9 @@ LATER_GAIN = 0.5, 0.002
 LOG_TEMPERATURES = (-2.0, 2.5, 46)
 """First, last and number of the logarithms of temperatures that are tried."""
 
+NEARBY = 0.45
+"""Distance of the logarithm of a temperature from an earlier one, up to which it is tried again."""
+
 LOG_TEMPERATURE_SPREAD = 0.5
 """Standard deviation of the prior of the logarithm of the temperature, which only few labels feel."""
 
@@ -109,6 +112,7 @@ def choose_centre(
     release: Float[Tensor, " B"],
     targets: Tensor,
     task: Task,
+    earlier: Centre | None = None,
 ) -> Centre:
     """Choose `alpha`, `T` and the reach by the task's cost, plus `(log T)^2 / (2 spread^2)`, on labels it has not seen.
 
@@ -118,15 +122,20 @@ def choose_centre(
         release: `s(x)` of each sample.
         targets: as the task has them.
         task: what the outputs mean.
+        earlier: the centre that was chosen before the heads learnt a little more: temperatures near its own are enough.
     """
+
+    def with_temperature(centre: Centre) -> Centre:
+        return _best_temperature(network, heads, release, targets, task, centre, earlier)
+
     share = 0.0 if network is None else 1.0
-    best, margin = _best_temperature(network, heads, release, targets, task, Centre(share)), 0.0
+    best, margin = with_temperature(Centre(share)), 0.0
     for alpha in ALPHAS[1:] if network is not None else ():
-        other = _best_temperature(network, heads, release, targets, task, Centre(alpha))
+        other = with_temperature(Centre(alpha))
         if _cost(other) + MARGIN < _cost(best) + margin:
             best, margin = other, MARGIN
     if float(release.max()) > 1:
-        later = _best_temperature(network, heads, release, targets, task, Centre(best.alpha, reach=LATER))
+        later = with_temperature(Centre(best.alpha, reach=LATER))
         needed = max(LATER_GAIN[0], LATER_GAIN[1] * len(release))
         if _cost(later) + needed < _cost(best):
             best, margin = later, margin + needed
@@ -134,13 +143,21 @@ def choose_centre(
 
 
 def _best_temperature(
-    network: Tensor | None, heads: Tensor, release: Tensor, targets: Tensor, task: Task, centre: Centre
+    network: Tensor | None,
+    heads: Tensor,
+    release: Tensor,
+    targets: Tensor,
+    task: Task,
+    centre: Centre,
+    earlier: Centre | None,
 ) -> Centre:
     """Return a centre with its best temperature, and what that costs."""
     low, high, count = LOG_TEMPERATURES
     best: Centre | None = None
     for step in range(count):
         log_t = low + (high - low) * step / (count - 1)
+        if earlier is not None and abs(log_t - math.log(earlier.temperature)) > NEARBY:
+            continue
         tried = dataclasses.replace(centre, temperature=math.exp(log_t))
         outputs = task.recentred(heads, network, centre.let_go(release), tried)
         cost = task.calibration_cost(outputs, targets) + log_t**2 / (2 * LOG_TEMPERATURE_SPREAD**2)

@@ -84,6 +84,11 @@ class DistanceColumns:
         return cls(whitening.shift.float(), whitening.scale.float(), axes.float(), torch.tensor(ends), bands)
 
     @property
+    def principal(self) -> Float[Tensor, "d w"]:
+        """Return the axes of all features, without those of the penultimate features alone."""
+        return self.axes[:, : int(self.ends[self.bands - 1])]
+
+    @property
     def columns(self) -> int:
         """Return the number of columns."""
         return 1 + len(self.ends)

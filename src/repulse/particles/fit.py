@@ -22,6 +22,7 @@ from repulse.errors import (
 )
 from repulse.particles.calibrate import (
     HELD_OUT,
+    ROWS_PER_COLUMN,
     assume_noise_of,
     centre_classes,
     centre_known_noise,
@@ -165,7 +166,7 @@ class _Fit:
     def run(self, tap_scale: float) -> tuple[Heads, View]:
         """Fit heads at one spread of the whitened features; they take features and distance columns, as in the view."""
         recipe, features = self.recipe.replace(tap_scale=tap_scale), self.features
-        view = View.of(features, self.taps, recipe, tap_scale, keep=features.numel() <= MAX_PRESCALED)
+        view = self._view(recipe, tap_scale)
         generator = torch.Generator().manual_seed(recipe.seed)
         training, y, y_shift, y_scale = self.task.scale_targets(self.targets)
         heads = Heads(recipe.heads, view.columns, training, recipe.hidden, generator).to(features.device)
@@ -197,6 +198,14 @@ class _Fit:
             raise NonFiniteLossError(str(error), self._centred(heads, view)) from None
         return heads, view
 
+    def _view(self, recipe: Recipe, tap_scale: float) -> View:
+        """Return what heads see: along the axes that earlier heads have, where these know the same classes."""
+        keep, view = self.features.numel() <= MAX_PRESCALED, None
+        if recipe.distances and recipe.task != "regression" and _centre_of(self.warm, self.task) is not None:
+            assert isinstance(self.warm, CentredHeads)
+            view = View.continued(self.warm.distances, self.features, self.taps, tap_scale, keep)
+        return view or View.of(self.features, self.taps, recipe, tap_scale, keep)
+
     def _centred(self, heads: Heads, view: View) -> CentredHeads:
         """Put heads whose fit was cut short around the network, so that they take features as all heads do."""
         assert view.distances is not None
@@ -225,7 +234,7 @@ def _fit_classes(
             continue  # there are heads, if not the best ones
         assert view.distances is not None
         release = release or release_of(view.distances, fit.features, fit.taps, validation)
-        made = centre_classes(heads, view, release, network, validation)
+        made = centre_classes(heads, view, release, network, validation, _centre_of(fit.warm, fit.task))
         margin = 0.0 if found is None else MARGIN
         if found is None or (made.centre.cost or 0.0) + margin < (found.centre.cost or 0.0):
             found = made
@@ -452,10 +461,29 @@ def _continue_from(heads: Heads, earlier: Heads, view: View) -> None:
         own_bias[:, : bias.shape[1]] = bias.to(own_bias)
 
 
+def _centre_of(earlier: Heads | None, task: Task) -> Centre | None:
+    """Return the centre of earlier heads, if labels chose it and no classes have been added since."""
+    known = isinstance(earlier, CentredHeads) and earlier.task.class_count == task.class_count
+    return earlier.centre if known and earlier.centre.cost is not None else None
+
+
 def warm_epochs(recipe: Recipe, samples: int) -> int:
     """Return the passes of a fit that starts from fitted heads: a tenth of the others, but at least one."""
-    steps = max(samples // recipe.batch_size, 1)
-    return max(round(WARM_SHARE * epochs_of(recipe, steps)), 1)
+    return max(round(_warm_passes(recipe, samples)), 1)
+
+
+def warm_rows(recipe: Recipe, samples: int, columns: int) -> int:
+    """Return how many rows such a fit looks at: all of them, or those of a tenth of the steps if that is less.
+
+    There are enough for the principal axes in any case; a regression starts afresh, on all rows.
+    """
+    if recipe.task == "regression":
+        return samples
+    return min(max(round(_warm_passes(recipe, samples) * samples), ROWS_PER_COLUMN * columns), samples)
+
+
+def _warm_passes(recipe: Recipe, samples: int) -> float:
+    return WARM_SHARE * epochs_of(recipe, max(samples // recipe.batch_size, 1))
 
 
 def _check_targets(targets: Tensor, samples: int, recipe: Recipe, classes: int | None) -> tuple[Tensor, Task]:
