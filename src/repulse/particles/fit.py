@@ -463,8 +463,9 @@ def _continue_from(heads: Heads, earlier: Heads, view: View) -> None:
 
 def _centre_of(earlier: Heads | None, task: Task) -> Centre | None:
     """Return the centre of earlier heads, if labels chose it and no classes have been added since."""
-    known = isinstance(earlier, CentredHeads) and earlier.task.class_count == task.class_count
-    return earlier.centre if known and earlier.centre.cost is not None else None
+    if not isinstance(earlier, CentredHeads) or earlier.task.class_count != task.class_count:
+        return None
+    return None if earlier.centre.cost is None else earlier.centre
 
 
 def warm_epochs(recipe: Recipe, samples: int) -> int:
