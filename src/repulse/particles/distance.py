@@ -84,9 +84,10 @@ class DistanceColumns:
         return cls(whitening.shift.float(), whitening.scale.float(), axes.float(), torch.tensor(ends), bands)
 
     @property
-    def principal(self) -> Float[Tensor, "d w"]:
-        """Return the axes of all features, without those of the penultimate features alone."""
-        return self.axes[:, : int(self.ends[self.bands - 1])]
+    def whitening(self) -> Whitening:
+        """Return the whitening that all features have, its variances with what held small ones back."""
+        axes = self.axes[:, : int(self.ends[self.bands - 1])].flip(1)
+        return Whitening(self.shift, self.scale, axes, axes.square().sum(dim=0).reciprocal())
 
     @property
     def columns(self) -> int:

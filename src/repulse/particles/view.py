@@ -12,7 +12,7 @@ from torch import Tensor
 from repulse._mapped import row_chunks
 from repulse.particles.distance import DistanceColumns
 from repulse.particles.scaling import Scaling
-from repulse.particles.whitening import OUTLIER, Whitening
+from repulse.particles.whitening import OUTLIER
 from repulse.recipe import Recipe
 
 
@@ -66,9 +66,7 @@ class View:
             tap_scale: spread of the whitened features and of the distance columns.
             keep: whether to keep the distance columns of the features.
         """
-        whitening = Whitening(
-            distances.shift, distances.scale, distances.principal.flip(1), distances.scale.new_empty(0)
-        )
+        whitening = distances.whitening
         for part in row_chunks(features):
             if float(((torch.stack(part.aminmax(dim=0)) - whitening.shift) / whitening.scale).abs().max()) > OUTLIER:
                 return None
