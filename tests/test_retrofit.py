@@ -214,16 +214,16 @@ def test_published_resnet20_on_cifar10(data_root):
     from repulse_lab.networks.resnet_cifar import MEAN, STD, load_published
 
     network = load_published(data_root / "weights" / "resnet20-12fca82f.th")
-    test, labels = (part[:2000] for part in load("cifar10", "test", data_root).labelled)
+    test, labels = (part[:1000] for part in load("cifar10", "test", data_root).labelled)
     inside = normalise(test, MEAN, STD)
     images, targets = load("cifar10", "train", data_root).labelled
-    batches = [(normalise(images[i : i + 500], MEAN, STD), targets[i : i + 500]) for i in range(0, 4000, 500)]
+    batches = [(normalise(images[i : i + 500], MEAN, STD), targets[i : i + 500]) for i in range(0, 2000, 500)]
     ensemble = retrofit(network, batches, recipe=Recipe(repulsion_samples=1000), progress=False)
-    outside = normalise(load("tiny-imagenet", "evaluation", data_root).images[:1000], MEAN, STD)
+    outside = normalise(load("tiny-imagenet", "evaluation", data_root).images[:500], MEAN, STD)
     with torch.no_grad():
         logits, foreign = (torch.cat([network(part) for part in x.split(250)]) for x in (inside, outside))
     accuracy = logits.argmax(dim=1).eq(labels).float().mean()
-    assert float(accuracy) == pytest.approx(0.9165, abs=1e-3)  # 91.73 % of all 10,000
+    assert float(accuracy) == pytest.approx(0.915, abs=1.5e-3)  # of the first 1,000; 91.73 % of all 10,000
     alone = repulse.metrics.auroc(*(repulse.functional.entropy(z.log_softmax(dim=-1)) for z in (logits, foreign)))
     prediction = ensemble.predict(inside.split(500), progress=False)
     epistemic = repulse.metrics.auroc(prediction.epistemic, ensemble.predict(outside).epistemic)

@@ -25,14 +25,14 @@ def toy():
 def fitted(toy):
     regression = toy.regression(torch.Generator().manual_seed(0))
     moons = toy.moons(torch.Generator().manual_seed(0))
-    return {"regression": (regression, fit(toy, regression, 800)), "moons": (moons, fit(toy, moons, 300))}
+    return {"regression": (regression, fit(toy, regression, 800)), "moons": (moons, fit(toy, moons, 200))}
 
 
 def fit(toy, problem, steps):
-    """Fit as the figure does, but ten networks instead of thirty, which take most of the time."""
+    """Fit as the figure does, but six networks instead of thirty, which take most of the time."""
     repulsive = [toy.train(problem, toy.SharedBase(problem, 0), how, steps, 0) for how in ("jointly", "pointwise")]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(toy, "PARTICLES", 10)
+        patch.setattr(toy, "PARTICLES", 6)
         return [toy.train(problem, toy.DeepEnsemble(problem, 0), None, steps, 0), *repulsive]
 
 

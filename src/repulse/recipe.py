@@ -83,8 +83,8 @@ class Recipe:
             prediction, for it is folded into the heads.
         tap_scale: standard deviation of the whitened features (or, without whitening, of the taps), relative to
             penultimate features of unit size. Weights have one prior, so this decides how much of a prediction they
-            may carry. "auto" fits heads at 0.2 and at 1 and keeps those that validation labels prefer; without such
-            labels it is 0.2, and for regression 1.
+            may carry. "auto" is 1 where validation labels decide how much of the prediction is the heads', and for
+            regression, and 0.2 elsewhere.
         distances: whether heads also see how far features are from the training data, as a few numbers that they
             could not compute themselves (logarithms of mean squares along principal axes); needs `whiten`, and the
             network as the centre.

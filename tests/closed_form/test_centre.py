@@ -28,14 +28,14 @@ def uniform(*shape, seed=0):
     return torch.rand(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
-@pytest.mark.parametrize("alpha", [0.0, 0.5, 1.0])
-def test_members_average_to_the_centre(alpha):
-    """`mean_i z_i = (alpha z_0 + (1 - alpha) mean_j h_j) / (T s)`, and differ as the heads do."""
+@pytest.mark.parametrize(("alpha", "gain"), [(0.0, 1.0), (0.5, 0.5), (1.0, 0.3)])
+def test_members_average_to_the_centre(alpha, gain):
+    """`mean_i z_i = (alpha z_0 + (1 - alpha) mean_j h_j) / (T s)`, and differ as the heads do, times the gain."""
     network, heads, release = random(6, 3), random(5, 6, 3, seed=1), 1 + uniform(6)
-    found = recentred(network, heads, release, alpha, 2.0)
+    found = recentred(network, heads, release, alpha, 2.0, gain)
     middle = (alpha * network + (1 - alpha) * heads.mean(dim=0)) / (2 * release.unsqueeze(1))
     assert_close(found.mean(dim=0), middle)
-    assert_close(found - found.mean(dim=0), heads - heads.mean(dim=0))
+    assert_close(found - found.mean(dim=0), gain * (heads - heads.mean(dim=0)))
 
 
 def test_with_the_network_alone_the_class_is_the_network_s():
@@ -78,6 +78,31 @@ def test_the_temperature_of_an_overconfident_network_is_found(temperature):
         temperature * logits, heads, torch.ones(20_000).double(), labels, Classification(logits.shape[1])
     )
     assert found.alpha * temperature / found.temperature == pytest.approx(1, rel=0.1)
+
+
+def overconfident(count: int):
+    """Logits of two classes that say 95 % where 7 of 8 are right, heads that are the network, and the labels."""
+    labels = torch.zeros(count, dtype=torch.long)
+    labels[::8] = 1
+    logits = torch.tensor([[1.5, -1.5]], dtype=torch.float64).repeat(count, 1)
+    return logits, logits.expand(2, -1, -1), torch.ones(count).double(), labels, Classification(2)
+
+
+def test_the_temperature_is_the_one_of_least_cost():
+    """Against the cost written out, on a grid of a thousand: at most half a fine step away."""
+    logits, _, _, labels, _ = case = overconfident(400)
+    grid = torch.linspace(-2, 2.5, 1001, dtype=torch.float64).tolist()
+    costs = {t: calibration_cost((logits / math.exp(t)).log_softmax(1)[None], labels) + t**2 / 0.08 for t in grid}
+    found = choose_centre(*case)
+    assert math.log(found.temperature) == pytest.approx(min(costs, key=costs.__getitem__), abs=0.015)
+    assert found.cost == pytest.approx(min(costs.values()), abs=0.1)
+
+
+def test_the_temperature_of_few_labels_stays_near_one():
+    """The same share of errors: few labels move it little, many to `3 / log(odds)`."""
+    temperatures = [choose_centre(*overconfident(count)).temperature for count in (16, 160, 16_000)]
+    assert 1 < temperatures[0] < 1.2 < temperatures[1] < temperatures[2]
+    assert temperatures[2] == pytest.approx(3 / math.log(7), rel=0.02)
 
 
 def test_the_heads_are_the_centre_where_they_know_more():
@@ -133,6 +158,12 @@ def test_tail_factors_make_a_student_t_of_unit_variance(tail):
     if tail < GAUSSIAN:
         quantiles = scipy.invgamma.ppf((torch.arange(16).numpy() + 0.5) / 16, tail / 2)
         assert_close(factors, torch.from_numpy(quantiles / quantiles.mean()), rtol=1e-9, atol=0)
+
+
+@pytest.mark.parametrize("tail", TAILS)
+def test_the_interval_holds_its_share_of_any_noise(tail):
+    mass = torch.special.ndtr(interval_factor(tail) / tail_factors(tail).sqrt()).mean()
+    assert float(mass) == pytest.approx(0.975, abs=1e-9)
 
 
 def test_noise_and_share_are_those_that_made_the_residuals():
@@ -283,6 +314,8 @@ def test_validation_labels_decide_the_temperature():
     told = fit_heads(x[:1000], y[:1000], None, QUICK, start=sure, validation=(x[1000:], flipped[1000:]), progress=False)
     assert isinstance(told, CentredHeads)
     assert told.centre.temperature > 5 or told.centre.alpha < 1
+    assert_close(told(x).std(dim=0), 0.5 * told.uncentred(x)[0].std(dim=0), rtol=1e-3, atol=1e-5)
+    assert (plain.recipe.tap_scale, told.recipe.tap_scale) == (0.2, 1.0)
     before, after = (heads.predict(x[1000:]).log_likelihood(flipped[1000:]).mean() for heads in (plain, told))
     assert float(after) > float(before) + 0.5
 

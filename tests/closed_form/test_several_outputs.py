@@ -10,8 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.testing import assert_close
 
-from repulse import MultilabelPrediction, MultiregressionPrediction, RegressionPrediction
+from repulse import DataError, MultilabelPrediction, MultiregressionPrediction, RegressionPrediction
 from repulse.particles.centre import Centre
+from repulse.particles.fast.likelihood import Gaussians
 from repulse.particles.fit_data import FitData, identity
 from repulse.particles.heads import Heads
 from repulse.particles.tasks import Multilabel, Multiregression
@@ -50,6 +51,33 @@ def test_unknown_labels_take_no_part():
     by_hand = torch.nn.functional.binary_cross_entropy_with_logits(outputs, known.expand(4, -1, -1), reduction="none")
     by_hand[:, LABELS.isnan()] = 0
     assert_close(task.nll(outputs, LABELS.double()), by_hand.sum(dim=2).mean(dim=1))
+
+
+def test_targets_of_labels_have_a_row_for_each_sample_and_a_column_for_each_label():
+    for targets, classes in ((LABELS[:-1], None), (LABELS[:, 0], None), (LABELS, K + 1)):
+        with pytest.raises(DataError, match="Expected `targets` to be of shape"):
+            Multilabel.from_targets(targets, N, Recipe(), classes)
+    for classes in (None, K):
+        assert torch.equal(Multilabel.from_targets(LABELS, N, Recipe(), classes)[0].isnan(), LABELS.isnan())
+
+
+def test_labels_are_centred_at_their_odds_far_away():
+    """`o + (z_0 / T - o) / s`, and differ as the heads do."""
+    task, _ = TASKS["multilabel"]
+    outputs, network, release = random(4, N, K), random(N, K, seed=1), 1 + random(N, seed=2).abs()
+    found, odds = task.recentred(outputs, network, release, Centre(1.0, 4.0)), torch.tensor(task.log_odds).double()
+    assert_close(found.mean(dim=0), odds + (network / 4 - odds) / release.unsqueeze(1))
+    assert_close(found - found.mean(dim=0), outputs - outputs.mean(dim=0))
+
+
+def test_the_likelihood_is_flat_where_a_variance_is_cut_off():
+    task, targets = TASKS["predicted noise"]
+    outputs = (20 * random(4, 2 * K, N)).requires_grad_()
+    assert bool((outputs[:, K:].abs() > task.max_log_variance).any())
+    task.nll(outputs.transpose(1, 2), targets).sum().backward()
+    found = outputs.detach().clone()
+    Gaussians(found, N, task)(targets.numpy())
+    assert_close(found, outputs.grad)
 
 
 @given(shapes, st.floats(0.1, 100))

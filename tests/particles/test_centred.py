@@ -9,7 +9,6 @@ from torch import nn
 from repulse import FitWarning, NonFiniteLossError, Recipe, fit_heads, retrofit
 from repulse.particles.centred import CentredHeads
 from repulse.particles.distance import Release
-from repulse.particles.fit import _Fit
 
 pytestmark = pytest.mark.filterwarnings("ignore::repulse.FitWarning")
 
@@ -125,23 +124,6 @@ def test_a_single_logit_keeps_its_sign_inside_the_data():
     wanted = model(x).detach()
     torch.testing.assert_close((logits[:, 1:] - logits[:, :1])[inside], wanted[inside], rtol=1e-4, atol=1e-4)
     assert ensemble(x).shape == wanted.shape
-
-
-def test_a_second_tap_scale_that_diverges_leaves_the_first(monkeypatch):
-    features, start = normal(60, 3), last_layer(3, 3)
-    held_out = normal(30, 3, seed=1), torch.arange(30) % 3
-    run, scales = _Fit.run, []
-
-    def runs_once(self, scale):
-        scales.append(scale)
-        if len(scales) > 1:
-            raise NonFiniteLossError("diverged", None)
-        return run(self, scale)
-
-    monkeypatch.setattr(_Fit, "run", runs_once)
-    heads = fit(features, torch.arange(60) % 3, start, validation=held_out)
-    assert len(scales) == 2
-    assert heads.recipe.tap_scale == scales[0]
 
 
 @pytest.mark.parametrize("outputs", [1, 2])

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from repulse import DataError
+from repulse.particles.calibrate import ENOUGH, release_of
 from repulse.particles.distance import DistanceColumns, Release
 from repulse.particles.whitening import Whitening
 
@@ -126,3 +127,12 @@ def test_penultimate_features_are_some_of_the_features(penultimate):
 def test_bands_are_counted():
     with pytest.raises(ValueError, match=r"Expected `bands` to be a positive integer, but got 0\."):
         columns_of(mixed(), bands=0)
+
+
+def test_plenty_of_validation_rows_decide_the_release_alone():
+    features = normal(60, 3)
+    distances = DistanceColumns.of(Whitening.of(features), features, 3)
+    for count in (ENOUGH, ENOUGH - 1):
+        rows = 2 * normal(count, 3, seed=1)
+        found, alone = release_of(distances, features, 0, (rows, rows)), Release.of(distances.mean_squares(rows))
+        assert torch.equal(found.quantiles, alone.quantiles) == (count == ENOUGH)

@@ -14,12 +14,14 @@ from repulse import (
     LL_E,
     PAPER_TRAINING,
     RLL_E,
+    DataError,
     FitWarning,
     Recipe,
     RegressionPrediction,
     fit_heads,
     fit_networks,
 )
+from repulse.particles.fit import _Fit, _hold_out
 from repulse.particles.fit_data import identity
 from repulse.particles.heads import Heads
 from repulse.particles.tasks import Regression
@@ -172,6 +174,39 @@ def test_one_head_has_no_epistemic_uncertainty(data):
     with pytest.warns(FitWarning, match="nothing to disagree with"):
         heads = fit_heads(*data, QUICK.replace(heads=1), progress=False)
     assert heads.predict(data[2]).epistemic.abs().max() == 0
+
+
+def test_a_fit_goes_on_from_heads_of_the_same_features_only(data):
+    features, targets, _ = data
+    heads = fit_heads(features, targets, None, QUICK, progress=False)
+    again = fit_heads(features, targets, None, QUICK, warm=heads, progress=False)
+    assert len(again.history) < len(heads.history)
+    assert bool((again.predict(features).labels == heads.predict(features).labels).double().mean() > 0.95)
+    with pytest.raises(DataError, match="Expected columns of `warm`"):
+        fit_heads(features[:, 1:], targets, None, QUICK, warm=heads, progress=False)
+
+
+def test_several_targets_start_at_the_network_in_their_own_units():
+    x = torch.randn(200, 3, generator=torch.Generator().manual_seed(0))
+    weight = torch.tensor([[1.0, 0, 2], [0, 300, 0]])
+    recipe = Recipe(task="regression", init="pretrained", centre="heads", epochs=1, lr=1e-6, heads=3, hidden=())
+    heads = fit_heads(x, x @ weight.T, None, recipe, start=(weight, torch.zeros(2)), progress=False)
+    off = (heads.predict(x).mean - x @ weight.T).std(dim=0)
+    assert bool((off < 0.2 * (x @ weight.T).std(dim=0)).all())
+
+
+def test_every_sixth_row_is_kept_from_the_fit_if_there_are_enough():
+    def held_out(count):
+        x = torch.arange(float(count)).unsqueeze(1)
+        fit = _Fit(x, x.squeeze(1), None, Recipe(), Regression(None), 0, None, None, False)
+        smaller, (rows, targets) = _hold_out(fit)
+        assert torch.equal(rows.squeeze(1), targets)
+        return smaller.features.squeeze(1).tolist(), rows.squeeze(1).tolist()
+
+    used, held = held_out(60)
+    assert len(held) == 10
+    assert sorted(used + held) == list(range(60))
+    assert held_out(11) == (list(range(11)), list(range(11)))
 
 
 def test_history_tells_what_happened(data):

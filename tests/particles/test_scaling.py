@@ -188,6 +188,12 @@ def test_one_huge_value_does_not_silence_the_other_features(value, column, white
     assert float(right) >= accuracy(features, targets, recipe) - 0.01
 
 
+def test_what_is_cut_off_does_not_depend_on_units():
+    spoilt = torch.cat([normal(200, 3), torch.full((1, 3), 1e20)])
+    one, other = (whitening.Moments.of(unit * spoilt) for unit in (1, 1000))
+    torch.testing.assert_close(other.variance, 1e6 * one.variance, rtol=1e-4, atol=0)
+
+
 def test_heavy_tails_are_no_errors():
     """Neither rare activations, nor columns in units of their own, are cut off."""
     features = normal(2000, 4).exp()
@@ -216,13 +222,14 @@ def test_thousands_of_columns_are_whitened_at_a_bounded_cost(samples, monkeypatc
     assert torch.isfinite(scaling(features)).all()
 
 
-def test_of_few_samples_and_many_columns_whitening_is_exact():
+@pytest.mark.parametrize("columns", [40, 61, 400, 2100])
+def test_of_few_samples_and_many_columns_whitening_is_exact(columns):
     """As from the eigendecomposition of all correlations, which has no axes beyond the samples."""
-    features = normal(30, 2100)
-    whitened = Scaling.of(features, tap_scale=1.0, whiten=True)(features)[:, 2100:].double()
+    features = normal(30, columns)
+    whitened = Scaling.of(features, tap_scale=1.0, whiten=True)(features)[:, columns:].double()
     u, s, _ = torch.linalg.svd(standardised(features), full_matrices=False)
     variances = s[:29].square() / 30
-    rows = u[:, :29] * s[:29] / (variances + 2100 / 30).sqrt()
+    rows = u[:, :29] * s[:29] / (variances + columns / 30).sqrt()
     assert whitened.shape == (30, 29)
     torch.testing.assert_close(whitened @ whitened.T, rows @ rows.T, rtol=1e-3, atol=1e-3)
 

@@ -86,12 +86,12 @@ def test_corruption_plans_random_methods_three_times_and_one_job_a_network_and_c
 def test_corruption_at_full_size_trains_wide_networks_and_leaves_half_to_calibrate(photos):
     plan = corruption.plan(RunOptions("paper", photos))
     assert counts(plan)["MAP"] == counts(plan)["repulse, Tiny ImageNet"] == 10
-    assert counts(plan)["DE-5"] == 1
+    assert counts(plan)["DE-5"] == 2
     assert all(cell.job.about["count"] == 5000 for cell in plan.cells)
     trained = [job for job in in_order([c.job for c in plan.cells]) if job.function.__name__ == "train_network"]
     assert {job.about["network"]["name"] for job in trained} == {"wrn28-10"}
     assert len(trained) == 10
-    assert len(corruption.plan(RunOptions("paper", photos, seeds=2)).cells) == 2 * 9 + 1
+    assert len(corruption.plan(RunOptions("paper", photos, seeds=2)).cells) == 2 * 10
 
 
 def test_published_corruptions_and_cifar100_are_taken_where_they_are(photos):
@@ -121,12 +121,15 @@ def test_without_repulsion_images_the_other_rows_are_planned(photos):
     assert [one for one in plan.missing if "repulse, Tiny ImageNet" in one]
 
 
-@pytest.mark.parametrize(("preset", "network", "seeds"), [("cpu", "LeNet", 3), ("paper", "ResNet-18", 10)])
-def test_the_map_has_four_methods(tmp_path, preset, network, seeds):
+@pytest.mark.parametrize(
+    ("preset", "network", "seeds", "ensembles"),
+    [("cpu", "LeNet", 5, {"DE-4": 5}), ("paper", "ResNet-18", 10, {"DE-5": 2})],
+)
+def test_the_map_has_four_methods(tmp_path, preset, network, seeds, ensembles):
     lay_out(tmp_path, ("mnist", "train"), *((name, "test") for name in ("mnist", "kmnist", "fashion-mnist")))
     plan = uncertainty_map.plan(RunOptions(preset, tmp_path))
     heads = dict.fromkeys(("LL-E", "fs-RLL-E, 8 patches", "repulse, synthetic images"), seeds)
-    assert counts(plan) == {"DE-5": 1, **heads}
+    assert counts(plan) == {**ensembles, **heads}
     assert {cell.labels["network"] for cell in plan.cells} == {network}
     assert {cell.job.function for cell in plan.cells} == {uncertainty_map.map_uncertainty}
     assert [one for one in plan.missing if one.startswith("Omniglot")]

@@ -53,23 +53,28 @@ def test_a_cell_is_also_measured_on_what_chooses(place):
     assert math.isfinite(found["mean auroc"])
 
 
-def outcome(method, value, validation, **labels):
+def outcome(method, value, validation, loss=0.5, **labels):
     kept = {"network": "ResNet-20", "method": method, "repulsion": None, "layers": "last", "seed": 0, "row": method}
-    figures = {"mean auroc": value, "ece": 1.0, strength.VALIDATION: validation}
-    return Outcome({**kept, **labels}, f"{labels}", {"figures": figures})
+    figures = {"mean auroc": value, "ece": 1.0, strength.VALIDATION: validation, strength.LOSS: loss}
+    return Outcome({**kept, **labels}, f"{labels}", {"figures": {**figures, strength.SHARE: 2.0}})
+
+
+def sweep(*tried, name="Tiny ImageNet"):
+    """Outcomes of (space, strength, AUROC on reported sets, on what is chosen on, NLL there), after those of LL-E."""
+    outcomes = [outcome("LL-E", 90.0, 50.0)]
+    for space, number, value, validation, loss in tried:
+        labels = {"repulsion": name, "on": space, "strength": number, "row": f"{name} {space} {number}"}
+        outcomes.append(outcome("fs-RLL-E", value, validation, loss, **labels))
+    return outcomes
 
 
 def test_the_choice_is_made_where_nothing_is_reported():
     """The strength with the largest AUROC on the reported sets is not the one that validation prefers."""
-    outcomes = [outcome("LL-E", 90.0, 50.0)]
-    for space, number, value, validation in (
-        ("logits", 0.001, 91.0, 80.0),
-        ("logits", 0.1, 95.0, 70.0),
-        ("probabilities", 0.03, 88.0, 60.0),
-    ):
-        labels = {"repulsion": "Tiny ImageNet", "on": space, "strength": number, "row": f"{space} {number}"}
-        outcomes.append(outcome("fs-RLL-E", value, validation, **labels))
-    chosen, *_ = strength.made_tables(outcomes)
+    outcomes = sweep(
+        ("logits", 0.001, 91.0, 80.0, 0.5), ("logits", 0.1, 95.0, 70.0, 0.5), ("probabilities", 0.03, 88.0, 60.0, 0.5)
+    )
+    of_all, chosen, *_ = strength.made_tables(outcomes)
+    assert [name for name, *_ in of_all.rows] == ["photographs, on logits: ResNet-20, Tiny ImageNet"]
     assert [name for name, *_ in chosen.rows] == [
         "ResNet-20, Tiny ImageNet, logits",
         "ResNet-20, Tiny ImageNet, probabilities",
@@ -77,7 +82,7 @@ def test_the_choice_is_made_where_nothing_is_reported():
     text = chosen.markdown()
     assert "| 0.0010 | 80.0 | 1.00 |" in text
     assert "| 0.0300 | 60.0 | -2.00 |" in text
-    (figure,) = strength.figures(outcomes)
+    figure, _ = strength.figures(outcomes)
     (panel,) = figure.panels
     assert [(line.name, list(line.x), list(line.y)) for line in panel.lines] == [
         ("probabilities", [pytest.approx(math.log10(0.03))], [-2.0]),
@@ -85,3 +90,32 @@ def test_the_choice_is_made_where_nothing_is_reported():
     ]
     assert strength.figures([]) == []
     assert torch.tensor(panel.lines[1].x).diff().min() > 0
+
+
+def test_a_strength_that_costs_likelihood_is_not_chosen():
+    outcomes = sweep(("logits", 0.1, 91.0, 80.0, 0.504), ("logits", 1.0, 99.0, 99.0, 0.6))
+    (one, other) = strength.tried(outcomes)
+    assert (one.allowed, other.allowed) == (True, False)
+    assert strength.best([one, other]) is one
+    assert strength.best([other]) is None
+    assert strength.best_of_all([one, other]) == ("logits", 0.1)
+    assert strength.best_of_all([other]) is None
+
+
+def test_the_setting_for_all_sets_is_allowed_with_each_of_them():
+    """0.1 is better on the mean of both sets, but costs likelihood with one of them."""
+    tried = [
+        one
+        for name, loss in (("Tiny ImageNet", 0.5), ("16 patches", 0.6))
+        for one in strength.tried(
+            sweep(("logits", 0.01, 91.0, 70.0, 0.5), ("logits", 0.1, 91.0, 80.0, loss), name=name)
+        )
+    ]
+    assert strength.best_of_all(tried) == ("logits", 0.01)
+    assert strength.best_of_all(tried[:2]) == ("logits", 0.1)
+
+
+def test_gains_are_over_heads_of_the_same_seeds():
+    outcomes = [*sweep(("logits", 0.1, 91.0, 80.0, 0.5)), outcome("LL-E", 50.0, 50.0, seed=1)]
+    (one,) = strength.tried(outcomes)
+    assert one.means["gain"] == pytest.approx(1.0)

@@ -38,6 +38,15 @@ def colours(count: int, seed: int) -> torch.Tensor:
     return torch.randint(256, (count, 3, 8, 8), generator=torch.Generator().manual_seed(seed), dtype=torch.uint8)
 
 
+def with_digits(root: Path) -> Path:
+    """Put files that look like MNIST in a data folder."""
+    for name in ("train-images-idx3-ubyte", "train-labels-idx1-ubyte"):
+        path = root / "MNIST" / "raw" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    return root
+
+
 def small_network(name: str) -> nn.Module:
     with torch.random.fork_rng():
         torch.manual_seed(0)
@@ -119,6 +128,36 @@ def test_a_network_that_is_trained_has_the_seed_of_its_cell(tmp_path: Path):
     published = grid.cell_job("cifar10", NETWORK, Row("LL-E"), 1, tmp_path, {})
     assert published.about["network_seed"] == 0
     assert [job.function.__name__ for job in in_order([published])] == ["compute_features", "measure"]
+
+
+@pytest.mark.parametrize(
+    ("count", "size", "expected"),
+    [
+        (5, None, [[1, 2, 3, 4], [0, 2, 3, 4], [0, 1, 3, 4], [0, 1, 2, 4], [0, 1, 2, 3]]),
+        (2, None, [[0, 1]]),
+        (10, 5, [[0, 1, 2, 3, 4], [5, 6, 7, 8, 9]]),
+        (3, 5, [[0, 1, 2, 3, 4]]),
+    ],
+)
+def test_deep_ensembles_are_apart_or_leave_out_one_network_each(tmp_path, count, size, expected):
+    networks = Networks((TRAINED,), count, size)
+    plan = Grid("dirty-mnist", (Row("DE"),), networks, networks).plan(RunOptions("cpu", with_digits(tmp_path)))
+    found = [[member["seed"] for member in cell.job.about["members"]] for cell in plan.cells]
+    assert found == expected
+    assert [cell.labels["seed"] for cell in plan.cells] == list(range(len(expected)))
+    assert {cell.labels["method"] for cell in plan.cells} == {f"DE-{len(expected[0])}"}
+
+
+def test_repulsion_on_a_problem_has_the_strength_that_was_chosen_for_it(tmp_path, monkeypatch):
+    monkeypatch.setattr(grid, "REPULSION", {"dirty-mnist": {"on": "logits", "strength": 0.5}})
+    rows = (Row("LL-E"), Row("fs-RLL-E", "16 patches"), Row("fs-RLL-E", "16 patches", recipe={"strength": 2.0}))
+    networks = Networks((TRAINED,), 1)
+    for preset, more in (("cpu", {}), ("paper", {"epochs": 30, "lr": 1e-4})):
+        cells = Grid("dirty-mnist", rows, networks, networks).plan(RunOptions(preset, with_digits(tmp_path))).cells
+        none, chosen, changed = (cell.job.about.get("recipe", {}) for cell in cells)
+        assert "on" not in none
+        assert {"on": "logits", "strength": 0.5, **more}.items() <= chosen.items()
+        assert changed == {**chosen, "strength": 2.0}
 
 
 def test_keys_see_the_code_of_the_method_alone():

@@ -169,11 +169,11 @@ def audit(ensemble: Ensemble, data: Iterable[Any] | None = None, *, progress: bo
         device = next(heads.parameters()).device
         found = compute_features(ensemble.backbone, data, None, device=device, progress=progress)
         features, targets = found.train, found.targets
-        wanted = f"class indices from 0 to {heads.task.class_count - 1}, one per input"
-        if targets.is_floating_point() or targets.ndim != 1:
-            raise DataError(expected("targets", wanted, f"{targets.dtype} of shape {tuple(targets.shape)}"))
-        if int(targets.min()) < 0 or int(targets.max()) >= heads.task.class_count:
-            raise DataError(expected("targets", wanted, f"from {int(targets.min())} to {int(targets.max())}"))
+    wanted = f"class indices from 0 to {heads.task.class_count - 1}, one per input"
+    if targets.is_floating_point() or targets.ndim != 1:
+        raise DataError(expected("targets", wanted, f"{targets.dtype} of shape {tuple(targets.shape)}"))
+    if int(targets.min()) < 0 or int(targets.max()) >= heads.task.class_count:
+        raise DataError(expected("targets", wanted, f"from {int(targets.min())} to {int(targets.max())}"))
     prediction = Prediction.cat([heads.predict(part.float()).cpu() for part in row_chunks(features)])
     assert isinstance(prediction, ClassPrediction)
     targets = targets.cpu().long()

@@ -2,13 +2,14 @@
 
 With `h_i` the outputs of the heads as fitted, `z_0` those of the network, and `s(x) >= 1` the release (`distance.py`),
 
-    z_i(x) = (alpha z_0(x) + (1 - alpha) mean_j h_j(x)) / (T s(x)) + h_i(x) - mean_j h_j(x)
+    z_i(x) = (alpha z_0(x) + (1 - alpha) mean_j h_j(x)) / (T s(x)) + g (h_i(x) - mean_j h_j(x))
 
 so that heads carry nothing but disagreement. Inside the data `s = 1` and the mean prediction is the network's, once
 calibrated; outside, the network's own confidence, which grows without bound along a ray, fades, and disagreement shows.
-`alpha` and `T` are chosen on labels that the network has not seen; without any, `alpha = T = 1` keeps the network. If
-these labels show that the network is still right where it is let go of first, that begins at twice the distance: `s(x)`
-is divided by a reach of 2, and stays at least 1.
+`alpha` and `T` are chosen on labels that the network has not seen, and the gain `g` is then one half: disagreement
+blurs predictions, but ranks inputs nearly as well when it is smaller. Without labels, `alpha = T = g = 1` keeps the
+network. If labels show that the network is still right where it is let go of first, that begins at twice the distance:
+`s(x)` is divided by a reach of 2, and stays at least 1.
 """
 
 from __future__ import annotations
@@ -39,14 +40,20 @@ LATER = 2.0
 LATER_GAIN = 0.5, 0.002
 """Nats in all, and per label, that a longer reach must gain: within it, disagreement is seen less well."""
 
+GAIN = 0.5
+"""Factor on the deviations of a classifier's heads around its network, where there are labels."""
+
 LOG_TEMPERATURES = (-2.0, 2.5, 46)
 """First, last and number of the logarithms of temperatures that are tried."""
 
 NEARBY = 0.45
-"""Distance of the logarithm of a temperature from an earlier one, up to which it is tried again."""
+"""Distance of the logarithm of a temperature from an earlier one, up to which others are tried again."""
 
-LOG_TEMPERATURE_SPREAD = 0.5
-"""Standard deviation of the prior of the logarithm of the temperature, which only few labels feel."""
+FINER = 5
+"""Into so many parts the step between these is divided around the best of them."""
+
+LOG_TEMPERATURE_SPREAD = 0.2
+"""Standard deviation of the prior of the logarithm of the temperature: that of few labels is mostly chance."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +63,7 @@ class Centre:
     Attributes:
         alpha: share of the network; the rest is the mean of the heads.
         temperature: T, by which the centre of logits is divided.
-        gain: factor on the deviations of the heads; that of regression is chosen with the noise.
+        gain: factor on the deviations of the heads; chosen with the noise for regression.
         reach: factor on the distance from which on the network is let go.
         cost: what the choice minimised, in nats over all validation samples; None where nothing was chosen.
     """
@@ -82,11 +89,12 @@ def recentred(
     release: Float[Tensor, " B"],
     alpha: float,
     temperature: float,
+    gain: float = 1.0,
 ) -> Float[Tensor, "n B K"]:
-    """Return `z_i = (alpha z_0 + (1 - alpha) mean_j h_j) / (T s) + h_i - mean_j h_j`."""
+    """Return `z_i = (alpha z_0 + (1 - alpha) mean_j h_j) / (T s) + g (h_i - mean_j h_j)`."""
     mean = heads.mean(dim=0)
     middle = (alpha * network + (1 - alpha) * mean) / (temperature * release.unsqueeze(1))
-    return middle + (heads - mean)
+    return middle + gain * (heads - mean)
 
 
 def calibration_cost(log_probs: Float[Tensor, "n B K"], targets: Int[Tensor, " B"] | Float[Tensor, "B K"]) -> float:
@@ -128,14 +136,14 @@ def choose_centre(
     def with_temperature(centre: Centre) -> Centre:
         return _best_temperature(network, heads, release, targets, task, centre, earlier)
 
-    share = 0.0 if network is None else 1.0
-    best, margin = with_temperature(Centre(share)), 0.0
+    first = Centre(0.0) if network is None else Centre(1.0, gain=GAIN)
+    best, margin = with_temperature(first), 0.0
     for alpha in ALPHAS[1:] if network is not None else ():
-        other = with_temperature(Centre(alpha))
+        other = with_temperature(dataclasses.replace(first, alpha=alpha))
         if _cost(other) + MARGIN < _cost(best) + margin:
             best, margin = other, MARGIN
     if float(release.max()) > 1:
-        later = with_temperature(Centre(best.alpha, reach=LATER))
+        later = with_temperature(dataclasses.replace(best, reach=LATER))
         needed = max(LATER_GAIN[0], LATER_GAIN[1] * len(release))
         if _cost(later) + needed < _cost(best):
             best, margin = later, margin + needed
@@ -153,18 +161,20 @@ def _best_temperature(
 ) -> Centre:
     """Return a centre with its best temperature, and what that costs."""
     low, high, count = LOG_TEMPERATURES
-    best: Centre | None = None
-    for step in range(count):
-        log_t = low + (high - low) * step / (count - 1)
-        if earlier is not None and abs(log_t - math.log(earlier.temperature)) > NEARBY:
-            continue
-        tried = dataclasses.replace(centre, temperature=math.exp(log_t))
-        outputs = task.recentred(heads, network, centre.let_go(release), tried)
+    step = (high - low) / (count - 1)
+
+    def at(log_t: float) -> Centre:
+        one = dataclasses.replace(centre, temperature=math.exp(log_t))
+        outputs = task.recentred(heads, network, centre.let_go(release), one)
         cost = task.calibration_cost(outputs, targets) + log_t**2 / (2 * LOG_TEMPERATURE_SPREAD**2)
-        if best is None or cost < _cost(best):
-            best = dataclasses.replace(tried, cost=cost)
-    assert best is not None
-    return best
+        return dataclasses.replace(one, cost=cost)
+
+    tried = [low + i * step for i in range(count)]
+    if earlier is not None:
+        tried = [log_t for log_t in tried if abs(log_t - math.log(earlier.temperature)) <= NEARBY]
+    coarse = min(map(at, tried), key=_cost)
+    around = math.log(coarse.temperature)
+    return min((coarse, *(at(around + i * step / FINER) for i in range(1 - FINER, FINER) if i)), key=_cost)
 
 
 def _cost(centre: Centre) -> float:

@@ -29,10 +29,9 @@ from repulse.particles.calibrate import (
     centre_numbers,
     release_of,
 )
-from repulse.particles.centre import MARGIN, Centre
+from repulse.particles.centre import Centre
 from repulse.particles.centred import CentredHeads
 from repulse.particles.checks import check_repulsion, check_values
-from repulse.particles.distance import Release
 from repulse.particles.fit_data import FitData, identity
 from repulse.particles.heads import Heads, Networks, Particles
 from repulse.particles.history import warn_about
@@ -43,8 +42,8 @@ from repulse.particles.tasks import KINDS, Multiregression, Regression, Task
 from repulse.particles.view import View
 from repulse.recipe import Recipe, check_recipe
 
-TAP_SCALES = (TAP_SCALE, 1.0)
-"""Spreads of whitened features that are tried; the first stays unless beaten."""
+LARGE_SCALE = 1.0
+"""Spread of whitened features, if it is "auto", of heads whose share of the prediction labels decide."""
 
 ALONE_STRENGTH = 0.03
 """Strength, if it is "auto", of a regression without a network: more would inflate the noise that its heads predict."""
@@ -142,7 +141,7 @@ def fit_heads(
                 stacklevel=2,
             )
         plain = dataclasses.replace(fit, recipe=recipe.replace(distances=False))
-        return plain.run(TAP_SCALE if isinstance(recipe.tap_scale, str) else recipe.tap_scale)[0]
+        return plain.run(_scale_of(recipe, TAP_SCALE))[0]
     network = None if start is None else check_last_layer(start, task, features.shape[1] - taps)
     if isinstance(task, Regression | Multiregression):
         return _fit_numbers(fit, network, held_out, inputs)
@@ -219,27 +218,16 @@ class _Fit:
 def _fit_classes(
     fit: _Fit, network: tuple[Tensor, Tensor] | None, validation: tuple[Tensor, Tensor] | None
 ) -> CentredHeads:
-    """Fit a classifier's heads around the network, at the spread of features that validation labels prefer."""
-    scales = TAP_SCALES if validation is not None else TAP_SCALES[:1]
-    if not isinstance(fit.recipe.tap_scale, str):
-        scales = (fit.recipe.tap_scale,)
-    found: CentredHeads | None = None
-    release: Release | None = None
-    for scale in scales:
-        try:
-            heads, view = fit.run(scale)
-        except NonFiniteLossError:
-            if found is None:
-                raise
-            continue  # there are heads, if not the best ones
-        assert view.distances is not None
-        release = release or release_of(view.distances, fit.features, fit.taps, validation)
-        made = centre_classes(heads, view, release, network, validation, _centre_of(fit.warm, fit.task))
-        margin = 0.0 if found is None else MARGIN
-        if found is None or (made.centre.cost or 0.0) + margin < (found.centre.cost or 0.0):
-            found = made
-    assert found is not None
-    return found
+    """Fit a classifier's heads, and put them around the network."""
+    heads, view = fit.run(_scale_of(fit.recipe, TAP_SCALE if network is None or validation is None else LARGE_SCALE))
+    assert view.distances is not None
+    release = release_of(view.distances, fit.features, fit.taps, validation)
+    return centre_classes(heads, view, release, network, validation, _centre_of(fit.warm, fit.task))
+
+
+def _scale_of(recipe: Recipe, auto: float) -> float:
+    """Return the spread of whitened features."""
+    return auto if isinstance(recipe.tap_scale, str) else recipe.tap_scale
 
 
 def _fit_numbers(
@@ -249,7 +237,7 @@ def _fit_numbers(
     inputs: Tensor | None,
 ) -> Heads:
     """Fit a regression's heads around the network, with noise that validation rows show, or that must be assumed."""
-    scale = 1.0 if isinstance(fit.recipe.tap_scale, str) else fit.recipe.tap_scale
+    scale = _scale_of(fit.recipe, LARGE_SCALE)
     if network is None:
         strength = ALONE_STRENGTH if isinstance(fit.recipe.strength, str) else fit.recipe.strength
         alone = fit.recipe.replace(distances=False, strength=strength)

@@ -196,12 +196,15 @@ def _covariance(features: Tensor, standardise: Callable[[Tensor], Tensor], basis
 
 
 def _basis(features: Tensor, standardise: Callable[[Tensor], Tensor]) -> Float[Tensor, "d k"] | None:
-    """Find orthonormal directions that hold most of the variance of wide features; None for all directions."""
+    """Find orthonormal directions that hold most of the variance of wide features; None for all directions.
+
+    Samples that are few relative to the features span few directions, which hold all of it.
+    """
     samples, width = features.shape
+    if samples <= min(width // 2, MAX_AXES):
+        return torch.linalg.qr(standardise(features).double().T).Q
     if width <= MAX_EXACT:
         return None
-    if samples <= MAX_AXES:
-        return torch.linalg.qr(standardise(features).double().T).Q
     generator = torch.Generator().manual_seed(0)
     directions = torch.randn(width, MAX_AXES, generator=generator).to(features.device)
     leading, rest = directions[:, SKETCHED:], directions[:, :SKETCHED]

@@ -50,7 +50,7 @@ def plan(options: RunOptions) -> Plan:
     notes = [
         "Methods are fitted on clean training images. What calibrates (SNGP's factor, the centre of repulse) is chosen "
         "on clean test images that are not judged; the other rows see no test label.",
-        f"Heads: {presets.HEADS_NOTE}",
+        f"Heads: {presets.heads_note('cifar10')}",
     ]
     missing: list[str] = []
     if options.small:

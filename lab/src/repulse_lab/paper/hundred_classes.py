@@ -8,7 +8,7 @@ from repulse.evaluation.table import Column
 from repulse_lab.paper import cifar100
 from repulse_lab.study.experiment import Experiment
 from repulse_lab.study.grid import Grid, Row
-from repulse_lab.study.presets import CALIBRATION_NOTE, HEADS_NOTE, PAPER_WIDE
+from repulse_lab.study.presets import CALIBRATION_NOTE, PAPER_WIDE, heads_note
 from repulse_lab.study.problems import TINY100
 from repulse_lab.study.tables import INSIDE, MEAN, by_rows
 
@@ -26,7 +26,7 @@ GRID = Grid(
         "A stand-in: 100 classes of Tiny ImageNet at 32 pixels for CIFAR-100; CIFAR-10 is repelled on in its place.",
         "The other 100 classes were photographed like the training images: the set that is hardest to tell.",
         *cifar100.GRID.notes,
-        f"Heads: {HEADS_NOTE}",
+        f"Heads: {heads_note(TINY100.name)}",
         CALIBRATION_NOTE,
     ),
 )

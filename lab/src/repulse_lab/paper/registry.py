@@ -24,9 +24,10 @@ NAMES = (
     "text",
     "ablation",
     "strength",
+    "initialisation",
     "hundred-classes",
 )
-"""In the order of the paper; the last five go beyond it."""
+"""In the order of the paper; the last six go beyond it."""
 
 
 def experiment(name: str) -> Experiment:

@@ -33,10 +33,11 @@ AXES = ("aleatoric uncertainty (nats)", "epistemic uncertainty (nats)")
 GRID = Grid(
     "dirty-mnist",
     (Row("DE"), Row("LL-E"), Row("fs-RLL-E", "8 patches"), Row("repulse", "synthetic images", "auto")),
-    cpu=Networks((presets.LENET,), 3, members=5),
+    cpu=Networks((presets.LENET,), 5),
     paper=Networks(presets.PAPER_DIGITS.networks[-1:], 10, members=5),
     notes=(
-        "LeNets, trained for 8 epochs, stand in for ResNet-18.",
+        "LeNets, trained for 8 epochs, stand in for ResNet-18. Deep ensembles leave out one of five, each in turn.",
+        f"Heads: {presets.heads_note('dirty-mnist')}",
         "The paper has no row for repulse, our default, which repels on images made of the training data.",
     ),
 )

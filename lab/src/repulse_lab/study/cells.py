@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from repulse.baselines import METHODS, LastLayer, LastLayerEnsemble, Method, RepulsiveDeepEnsemble, Resources, build
+from repulse.particles.fit import LARGE_SCALE
 from repulse.prediction import ClassPrediction
 from repulse.recipe import FS_RLL_E, NAMED, RLL_E
 from repulse_lab.jobs.job import Place, Result, work
@@ -93,6 +94,8 @@ def _method(about: Mapping[str, Any], view: View, classes: int) -> Method:
     repelled = view.repulsion[about["repulsion"]] if about.get("repulsion") else None
     if about["method"] in NAMED:
         recipe = NAMED[about["method"]].replace(**about.get("recipe", {}), seed=about["seed"])
+        if recipe.tap_scale == "auto" and recipe.whiten:  # tables calibrate such heads, as validation data would
+            recipe = recipe.replace(tap_scale=LARGE_SCALE)
         return LastLayerEnsemble(classes, recipe, repelled, view.taps, view.network)
     return build(about["method"], Resources(view.layer, repelled, view.taps, about["seed"]))
 

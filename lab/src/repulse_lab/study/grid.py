@@ -17,11 +17,14 @@ from repulse_lab.jobs.job import Job
 from repulse_lab.study.cells import measure
 from repulse_lab.study.experiment import Cell, Plan, RunOptions
 from repulse_lab.study.features import features_job
+from repulse_lab.study.presets import REPULSION
 from repulse_lab.study.problems import problem_of
 from repulse_lab.study.training import Network, Networks, ambiguous_digits_job
 
 EVERY_METHOD = {f"repulse.baselines.{name}" for name in ("contract", "registry", "resources")}
 """Modules that every method uses; of them, only the contract decides results."""
+Member = tuple[Network, int]
+"""A network of a deep ensemble, and its seed."""
 REPULSIVE = "repulsive DE"
 """Networks that are trained together, with seeds that no other network has."""
 
@@ -91,17 +94,22 @@ class Grid:
     def _cells(self, network: Network, row: Row, networks: Networks, options: RunOptions) -> list[Cell]:
         labels = {"network": network.label, "method": row.method, "repulsion": row.repulsion, "layers": row.layers}
         if row.method in ("DE", REPULSIVE):
-            count = networks.members or networks.count(network)  # of any number of seeds: it is one ensemble
-            members = [network] * count if network.schedule else list(networks.networks)
-            name = f"{row.method}-{len(members)}"
-            labels |= {"method": name, "row": row.name.replace(row.method, name), "seed": 0}
+            ensembles = self._ensembles(network, row, networks, options)
             job = deep_ensemble_job if row.method == "DE" else repulsive_ensemble_job
-            return [Cell(job(self.problem, members, row, options.data), labels)] if len(members) > 1 else []
+            named = [(f"{row.method}-{len(members)}", members) for members in ensembles if len(members) > 1]
+            return [
+                Cell(
+                    job(self.problem, members, row, options.data),
+                    {**labels, "method": name, "row": row.name.replace(row.method, name), "seed": seed},
+                )
+                for seed, (name, members) in enumerate(named)
+            ]
         most = networks.count(network)
         kind = METHODS[row.method]
         seeds = min(options.seeds or most, most) if network.schedule or kind.random else 1
         from_paper = issubclass(kind, LastLayerEnsemble) and kind.in_paper
-        recipe = (PAPER_TRAINING if from_paper and not options.small else {}) | dict(row.recipe)
+        recipe = PAPER_TRAINING if from_paper and not options.small else {}
+        recipe = recipe | (REPULSION.get(self.problem, {}) if row.method == "fs-RLL-E" else {}) | dict(row.recipe)
         return [
             Cell(
                 cell_job(self.problem, network, row, seed, options.data, recipe),
@@ -109,6 +117,22 @@ class Grid:
             )
             for seed in range(seeds)
         ]
+
+    @staticmethod
+    def _ensembles(network: Network, row: Row, networks: Networks, options: RunOptions) -> list[list[Member]]:
+        """Return the members of each deep ensemble: networks that are apart or, of few, all but one, each in turn."""
+        if not network.schedule:
+            return [[(one, 0) for one in networks.networks]]
+        count, size = networks.count(network), networks.members
+        if row.method == REPULSIVE:
+            chosen = [range(size or count)]
+        elif size:
+            chosen = [range(first, first + size) for first in range(0, max(count - size, 0) + 1, size)]
+        elif count > 2:
+            chosen = [[seed for seed in range(count) if seed != left] for left in range(count)]
+        else:
+            chosen = [range(count)]
+        return [[(network, seed) for seed in seeds] for seeds in chosen[: options.seeds]]
 
 
 def cell_job(problem: str, network: Network, row: Row, seed: int, data: Path, recipe: Mapping[str, Any]) -> Job:
@@ -130,17 +154,21 @@ def code_of(method: str) -> tuple[str, ...]:
     return (own.__name__, *sorted(others - {own.__name__, *EVERY_METHOD}))
 
 
-def deep_ensemble_job(problem: str, members: Sequence[Network], row: Row, data: Path) -> Job:
+def deep_ensemble_job(problem: str, members: Sequence[Member], row: Row, data: Path) -> Job:
     """Return the job of a deep ensemble, of one network with several seeds or of different ones."""
     about: dict[str, Any] = {"problem": problem, "method": f"DE-{len(members)}", "seed": 0}
-    about["members"] = [{"network": one.about, "seed": i if one.schedule else 0} for i, one in enumerate(members)]
-    needs = {job.key: job for job in (features_job(problem, one, i, data) for i, one in enumerate(members))}
+    about["members"] = [{"network": one.about, "seed": seed} for one, seed in members]
+    needs = {job.key: job for job in (features_job(problem, one, seed, data) for one, seed in members)}
     return Job(measure, about, tuple(needs.values()), code_of(row.method))
 
 
-def repulsive_ensemble_job(problem: str, members: Sequence[Network], row: Row, data: Path) -> Job:
+def repulsive_ensemble_job(problem: str, members: Sequence[Member], row: Row, data: Path) -> Job:
     """Return the job of networks that are trained together and repel each other, on a set or in their parameters."""
-    about: dict[str, Any] = {"problem": problem, "method": f"{REPULSIVE}-{len(members)}", "network": members[0].about}
+    about: dict[str, Any] = {
+        "problem": problem,
+        "method": f"{REPULSIVE}-{len(members)}",
+        "network": members[0][0].about,
+    }
     about |= {"seeds": [100 + i for i in range(len(members))], "files": problem_of(problem).files(data)}
     about |= {"repulsion": row.repulsion} if row.repulsion else {}
     return Job(measure, about, ambiguous_digits_job(problem), code_of(row.method))

@@ -6,14 +6,32 @@ On CIFAR-10 they stand beside ResNet-20 and ResNet-32 with published weights.
 
 from __future__ import annotations
 
+from typing import Any
+
 from repulse.recipe import FS_RLL_E
 from repulse_lab.study.training import Network, Networks
 
-HEADS_NOTE = (
-    f"strength {FS_RLL_E.strength:g} on {FS_RLL_E.on}, learning rate {FS_RLL_E.lr:g} with {FS_RLL_E.decay} decay, "
-    f"prior standard deviation {FS_RLL_E.prior_std:g}, three passes and at least 2,000 steps; not the paper's 30 "
-    "epochs. Learning rate and length were chosen with the ECE of CIFAR-10's test images in view."
-)
+REPULSION: dict[str, dict[str, Any]] = {"dirty-mnist": {"on": "probabilities", "strength": 0.001}}
+"""Strength and space of fs-RLL-E by problem, as `repulse-lab reproduce strength` chooses them; else those of
+`FS_RLL_E`."""
+
+
+def heads_note(problem: str) -> str:
+    """Return how the heads of fs-RLL-E are fitted on a problem, and on what that was chosen."""
+    recipe = FS_RLL_E.replace(**REPULSION.get(problem, {}))
+    chosen = (
+        "Strength and space were chosen on training images (`repulse-lab reproduce strength`), learning rate and "
+        "length with the ECE of CIFAR-10's test images in view."
+        if problem in REPULSION
+        else "Strength, learning rate and length were chosen with CIFAR-10's test images in view."
+    )
+    return (
+        f"strength {recipe.strength:g} on {recipe.on}, learning rate {recipe.lr:g} with {recipe.decay} decay, prior "
+        f"standard deviation {recipe.prior_std:g}, three passes and at least 2,000 steps; not the paper's 30 epochs. "
+        + chosen
+    )
+
+
 CALIBRATION_NOTE = (
     "What calibrates (SNGP's factor, a temperature, the weight of tuned outlier exposure, the centre of repulse) is "
     "chosen on one half of the test labels and judged on the other half, both ways; the other rows see no test label."
@@ -26,12 +44,13 @@ DIGITS = Networks((LENET, VGG11, VGG16, RESNET18), {"LeNet": 5, "VGG-11": 3, "VG
 DIGIT_NOTES = (
     "LeNet is the paper's, trained for 8 epochs; VGG-11, VGG-16 and ResNet-18 have an eighth of its channels and are "
     "trained for 2 epochs, one-cycle.",
-    "A deep ensemble has all networks of its kind: five LeNets, three of the others.",
+    "Deep ensembles leave out one network of their kind, each in turn: four of five LeNets, two of three others. They "
+    "share networks, so that they differ by less than ensembles that are apart.",
     "AmbiguousMNIST is built here after the published recipe, unless its files are in the data folder; it is easier "
     "than the published one.",
     "Letters are notMNIST and stand in for EMNIST. KMNIST, Omniglot and letters are halved at random: one half is to "
     "repel on, the other to judge on.",
-    f"Heads: {HEADS_NOTE}",
+    f"Heads: {heads_note('dirty-mnist')}",
     CALIBRATION_NOTE,
 )
 
@@ -47,7 +66,7 @@ PHOTO_NOTES = (
     "Noise: uniform pixels, other draws.",
     "SVHN crops, cut from photographs, stand in for SVHN: half to repel on, half to judge on. They and upscaled MNIST "
     "and FashionMNIST are in no mean.",
-    f"Heads: {HEADS_NOTE}",
+    f"Heads: {heads_note('cifar10')}",
     CALIBRATION_NOTE,
 )
 

@@ -93,7 +93,7 @@ class Multilabel(Task):
         release: Float[Tensor, " B"],
         centre: Centre,
     ) -> Float[Tensor, "n B K"]:
-        """Return `z_i = o + ((alpha z_0 + (1 - alpha) mean_j h_j) / T - o) / s + h_i - mean_j h_j`.
+        """Return `z_i = o + ((alpha z_0 + (1 - alpha) mean_j h_j) / T - o) / s + g (h_i - mean_j h_j)`.
 
         Outside the data the centre fades to the log-odds `o` of the labels, not to even odds: of many labels, most are
         absent.
@@ -101,7 +101,7 @@ class Multilabel(Task):
         mean = outputs.mean(dim=0)
         middle = mean if network is None else centre.alpha * network + (1 - centre.alpha) * mean
         odds = outputs.new_tensor(self.log_odds)
-        return odds + (middle / centre.temperature - odds) / release.unsqueeze(1) + (outputs - mean)
+        return odds + (middle / centre.temperature - odds) / release.unsqueeze(1) + centre.gain * (outputs - mean)
 
     def calibration_cost(self, outputs: Float[Tensor, "n B K"], targets: Float[Tensor, "B K"]) -> float:
         """Return the total negative log-likelihood, and half the squared z-score of the number of labels that hold."""

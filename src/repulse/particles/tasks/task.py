@@ -100,7 +100,7 @@ class Task(ABC):
     ) -> Float[Tensor, "n B O"]:
         """Put the outputs of heads around a centre: `z_i` of `particles/centre.py`, for logits."""
         middle = outputs.mean(dim=0) if network is None else network
-        return recentred(middle, outputs, release, centre.alpha, centre.temperature)
+        return recentred(middle, outputs, release, centre.alpha, centre.temperature, centre.gain)
 
     def calibration_cost(self, outputs: Float[Tensor, "n B O"], targets: Tensor) -> float:
         """Return what the choice of a centre minimises, in nats over all samples: `calibration_cost`, for logits."""

@@ -76,4 +76,5 @@ def _at(place: str) -> tuple[dict[str, str], bool]:
     """Return what is fixed of a place, and whether it is the worst network."""
     if place in ("", LOWEST):
         return {}, place == LOWEST
-    return {"collection" if place.endswith("-C") else "network": place}, False
+    label = "collection" if place.endswith("-C") else "task" if place.endswith(" start") else "network"
+    return {label: place}, False

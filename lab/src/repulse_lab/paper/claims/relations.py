@@ -105,9 +105,9 @@ class Claim:
         run = [one for one in self.experiments if results.outcomes(one)]
         absent = {results.lacking(one, {}, ""): None for one in self.experiments if one not in run}
         for case in self.cases:
-            # What two experiments share counts once.
+            # What two experiments share counts once, though sums come out differently on other processors.
             found = {
-                (part.about, part.differences): part
+                (part.about, len(part.differences)): part
                 for one in run
                 for each in _expanded(results, one, case)
                 for part in parts_of(results, one, each, RELATIONS[self.relation], self.within)

@@ -20,7 +20,8 @@ Open.   Otherwise there were not enough runs: the verdict says how many it would
         Parts for which data, networks or methods are missing do not count, and are named; without parts, a claim is
         not testable here.
 
-Intervals are over what seeds change: networks where these are trained here, heads alone where they are published.
+Intervals are over what seeds change: networks where these are trained here, heads alone where they are published. Deep
+ensembles that leave out one network each share the others: they differ by less than ensembles that are apart would.
 """
 
 from __future__ import annotations
