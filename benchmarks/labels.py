@@ -20,9 +20,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from safetensors.torch import load_file, save
 from torch import Tensor, nn
 
 import repulse
+from repulse._files import write_whole
 from repulse.backbone.features import compute_features
 from repulse.evaluation.table import Column, Table
 from repulse.metrics import accuracy, aupr, auroc, ece
@@ -57,11 +59,16 @@ Sets = dict[str, Tensor]
 """Features of the test half, and of each set that is not CIFAR-10."""
 
 
-def features_of(ensemble: repulse.Ensemble, sets: dict[str, Lazy]) -> Sets:
-    """Compute features once; ensembles on one network share them."""
-    return {
-        name: compute_features(ensemble.backbone, loader, None, progress=False).train for name, loader in sets.items()
-    }
+def features_of(ensemble: repulse.Ensemble, sets: dict[str, Lazy], folder: Path) -> Sets:
+    """Compute features once, and keep them; ensembles on one network share them."""
+    found = {}
+    for name, loader in sets.items():
+        path = folder / "features" / f"{name}.safetensors"
+        if not path.exists():
+            features = compute_features(ensemble.backbone, loader, None, progress=False).train
+            write_whole(path, save({"features": features}))
+        found[name] = load_file(path)["features"]
+    return found
 
 
 def predicted(ensemble: repulse.Ensemble, features: Tensor) -> ClassPrediction:
@@ -133,7 +140,7 @@ def updates(kept: Kept, data: Data) -> None:
         "again", lambda: repulse.retrofit(kept.model, data.train(0, count), validation=data.validation, **options)
     )
     forgotten, forget = kept.made("forgotten", lambda: again.forget(range(count - NEW, count), progress=False))
-    sets, rows = features_of(before, {"test": data.test, **data.outside}), []
+    sets, rows = features_of(before, {"test": data.test, **data.outside}, kept.folder), []
     for name, ensemble, seconds in (
         ("before", before, float("nan")),
         (f"update by {NEW:,} labels", updated, update),
@@ -178,7 +185,7 @@ def audits(kept: Kept, data: Data, half: Tensor, seed: int = 0) -> None:
     noisy = repulse.Ensemble(ensemble.backbone, heads, class_names=NAMES, kept=changed)
     assert data.images.human is not None
     people = data.images.human[half].argmax(dim=1) != data.test.y
-    inside = features_of(ensemble, {"test": data.test})["test"]
+    inside = features_of(ensemble, {"test": data.test}, kept.folder)["test"]
     for title, owner, found, truth, columns in (
         ("1 % of training labels changed", noisy, repulse.audit(noisy, progress=False), wrong, changed.train),
         (
