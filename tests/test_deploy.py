@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import dataclasses
 import io
 import subprocess
 import sys
@@ -18,7 +17,6 @@ import repulse
 from deployable import KINDS, differences, ensemble_of
 from models import QUICK, normal, same_state, state_of
 from repulse.backbone.batches import call
-from repulse.deploy import Deployed
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -41,14 +39,6 @@ def test_the_network_is_left_as_it_was_and_shares_its_memory():
     deployed.double()(x.double())  # moves the twin alone
     assert same_state(before, state_of(ensemble.model))
     assert next(ensemble.model.parameters()).dtype == torch.float32
-
-
-def test_outputs_at_every_position_are_refused():
-    ensemble, _ = ensemble_of("cnn")
-    dense = copy.copy(ensemble.backbone)
-    dense.ending = dataclasses.replace(dense.ending, positions="channels_first")
-    with pytest.raises(repulse.BackboneError, match="one output per input, but got one with an output at every"):
-        Deployed(dense, ensemble.heads)
 
 
 def test_it_adds_no_hooks_when_it_is_called():

@@ -15,9 +15,10 @@ from torch.testing import assert_close
 import repulse
 from repulse import BackboneError, DataError, DensePrediction, Recipe, TokenPrediction, metrics
 from repulse.backbone.position_features import RowSample, changed_share, compute_position_features, draw_positions
-from repulse.backbone.positions import at_size, interpolated, resized
+from repulse.backbone.positions import FeatureMap, at_size, interpolated, resized
 from repulse.backbone.split import split
 from repulse.particles import at_positions
+from repulse.particles.heads import Heads
 from repulse.repulsion import Pasted, ReplacedWords
 
 pytestmark = pytest.mark.filterwarnings("ignore::repulse.errors.FitWarning")
@@ -133,12 +134,26 @@ def test_a_few_rows_at_a_time_give_what_all_at_once_give(name, monkeypatch):
     assert p.epistemic.shape == target.shape
 
 
+@pytest.mark.parametrize("size", [1.0, 30.0, 3000.0])
+def test_logits_of_any_size_give_finite_maps(size):
+    """Between two positions that are sure of different classes, all logits are far below those of both."""
+    heads = Heads(3, 4, repulse.tasks.Classification(4), generator=torch.Generator().manual_seed(0)).requires_grad_(
+        False
+    )
+    found = FeatureMap(size * normal(2, 4, 3, 4), (), (9, 12), "linear")
+    p = at_positions.predict_positions(heads, found, channels_last=False)
+    logits = heads(found.features.double().movedim(1, -1).flatten(0, 2).float()).double()
+    maps = logits.view(3, 2, 3, 4, 4).movedim(-1, 2)
+    probs = torch.stack([F.interpolate(one, (9, 12), mode="bilinear") for one in maps]).softmax(dim=2)
+    assert_close(p.probs, probs.mean(dim=0).float(), rtol=0, atol=2e-5 * max(size, 10) / 10)
+    assert_close(
+        p.total, torch.special.entr(probs.mean(dim=0)).sum(dim=1).float(), rtol=0, atol=1e-4 * max(size, 10) / 10
+    )
+
+
 @given(st.integers(2, 5), st.integers(2, 4), st.floats(0.1, 50), st.integers(0, 99))
 @settings(max_examples=15, deadline=None)
 def test_the_two_parts_at_every_position(n, classes, size, seed):
-    from repulse.backbone.positions import FeatureMap
-    from repulse.particles.heads import Heads
-
     heads = Heads(n, 3, repulse.tasks.Classification(classes), generator=torch.Generator().manual_seed(seed))
     found = FeatureMap(size * normal(2, 3, 4, 5, seed=seed), (), (4, 5), "")
     p = at_positions.predict_positions(heads.requires_grad_(False), found, channels_last=False)
@@ -278,8 +293,8 @@ def test_what_cannot_be_had_at_every_position(name, textures):
 
 
 def test_verbs_that_are_for_one_output_per_input_say_so(textures):
-    _, images, _, data, ensemble = textures
-    for verb in (lambda: ensemble.why(images[:2]), lambda: ensemble.forget([0]), lambda: ensemble.update(data)):
+    _, _, _, data, ensemble = textures
+    for verb in (lambda: ensemble.forget([0]), lambda: ensemble.update(data)):
         with pytest.raises(DataError, match="one output per input"):
             verb()
     with pytest.raises(DataError):

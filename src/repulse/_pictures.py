@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from repulse._figures import INK, PALETTE, panels, save_picture
+from repulse._figures import INK, PALETTE, Draw, panels, save_picture
 from repulse.errors import DataError, expected
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from repulse.particles.history import Epoch
 
-__all__ = ["class_panels", "fit_panels", "number_panels", "save_picture"]
+__all__ = ["class_panels", "fit_panels", "number_panels", "save_picture", "several_number_panels"]
 
 
 def fit_panels(history: Sequence[Epoch]) -> Figure:
@@ -77,6 +77,15 @@ def class_panels(aleatoric: Tensor, epistemic: Tensor, right: Tensor | None) -> 
     return panels([both, amounts])
 
 
+Numbers = tuple[Tensor, Tensor, tuple[Tensor, Tensor], Tensor | None]
+"""Means, epistemic variances, ends of intervals, and targets if they are known."""
+
+
+def several_number_panels(found: Sequence[Numbers]) -> Figure:
+    """Plot each of several targets as `number_panels` does."""
+    return panels([_numbers(*one, f"Target {k}") for k, one in enumerate(found)], columns=min(len(found), 3))
+
+
 def number_panels(mean: Tensor, epistemic: Tensor, interval: tuple[Tensor, Tensor], targets: Tensor | None) -> Figure:
     """Plot numbers in ascending order, with the interval that holds 95 % and the part of it that is epistemic.
 
@@ -86,7 +95,12 @@ def number_panels(mean: Tensor, epistemic: Tensor, interval: tuple[Tensor, Tenso
         interval: its ends, for each sample.
         targets: what was right, if that is known.
     """
+    return panels([_numbers(mean, epistemic, interval, targets, "Predictions")], width=6.8)
 
+
+def _numbers(
+    mean: Tensor, epistemic: Tensor, interval: tuple[Tensor, Tensor], targets: Tensor | None, title: str
+) -> Draw:
     def draw(axis: Axes) -> None:
         order = mean.argsort()
         place, middle, spread = range(len(mean)), mean[order], 1.96 * epistemic[order].sqrt()
@@ -97,8 +111,8 @@ def number_panels(mean: Tensor, epistemic: Tensor, interval: tuple[Tensor, Tenso
         axis.plot(place, middle, color=PALETTE[0], linewidth=1.4, label="mean")
         if targets is not None:
             axis.plot(place, targets[order], "o", color=INK, markersize=2.5, label="targets")
-        axis.set(xlabel="samples, by their mean", ylabel="prediction", title="Predictions")
+        axis.set(xlabel="samples, by their mean", ylabel="prediction", title=title)
         axis.margins(x=0)
         axis.legend(loc="upper left", fontsize=8, labelcolor=INK)
 
-    return panels([draw], width=6.8)
+    return draw

@@ -11,9 +11,10 @@ from torch import Tensor, nn
 from repulse._modes import caller
 from repulse.backbone.batches import as_inputs, call, logits_of, mask_of
 from repulse.backbone.endings import Call
+from repulse.backbone.positions import FeatureMap
 from repulse.backbone.split import Backbone
 from repulse.backbone.taps import INPUTS, Tap, signal_in
-from repulse.errors import BackboneError, expected
+from repulse.particles.at_positions import answer_at_positions
 from repulse.particles.heads import Heads
 
 
@@ -21,8 +22,9 @@ class Deployed(nn.Module):
     """Maps inputs, passed as the network takes them, to a `NamedTuple` of tensors with a row for each sample.
 
     For classes these are `probs, aleatoric, epistemic, total`; for regression `mean, aleatoric, epistemic, total`; with
-    a gate also `p_value, decision`. The module is always in eval mode, can be called by several threads, compiled and
-    exported, and has no parameters to train, but gradients flow to its inputs.
+    a gate also `p_value, decision`. For an output at every position each is a map (`probs` as the network has its
+    classes), computed one head after the other, but not in parts. The module is always in eval mode, can be called by
+    several threads, compiled and exported, and has no parameters to train, but gradients flow to its inputs.
 
     Args:
         backbone: the network; its modules are copied, the memory of its weights is shared.
@@ -32,9 +34,6 @@ class Deployed(nn.Module):
 
     def __init__(self, backbone: Backbone, heads: Heads, gate: nn.Module | None = None) -> None:
         super().__init__()
-        if backbone.ending.positions:
-            got = "one with an output at every position"
-            raise BackboneError(expected("an ensemble to deploy or export", "one with one output per input", got))
         self.backbone = _HookedBackbone(backbone)
         self.heads = twin_of(heads)
         self.gate = gate
@@ -46,7 +45,10 @@ class Deployed(nn.Module):
 
     def forward(self, *inputs: Any, **named: Any) -> Any:
         """Return what the ensemble predicts, and how uncertain it is."""
-        features = self.backbone(as_inputs(self.backbone.model, inputs, named))
+        x, positions = as_inputs(self.backbone.model, inputs, named), self.backbone.ending.positions
+        if positions:
+            return answer_at_positions(self.heads, self.backbone.locate(x), channels_last=positions == "channels_last")
+        features = self.backbone(x)
         answer = self.heads.task.answer(self.heads(features))
         return answer if self.gate is None else self.gate(answer)
 
@@ -77,9 +79,19 @@ class _HookedBackbone(Backbone):
             self.model.get_submodule(name).register_forward_hook(_Keep(self._passes, name))
         for tap in self.taps:
             if tap.reads != INPUTS:
-                self.model.get_submodule(tap.name).register_forward_hook(_Keep(self._passes, tap))
+                keep = _Keep(self._passes, tap, as_map=bool(self.ending.positions))
+                self.model.get_submodule(tap.name).register_forward_hook(keep)
 
     def forward(self, x: Any) -> Float[Tensor, "B d"]:
+        kept, logits = self._pass(x)
+        return self.joined(self.pooled(kept.ends, logits), kept.read)
+
+    def locate(self, x: Any) -> FeatureMap:
+        kept, logits = self._pass(x)
+        return self.mapped(x, kept.ends, kept.read, logits)
+
+    def _pass(self, x: Any) -> tuple[_Pass, Tensor]:
+        """Run the network; return what hooks have kept, and its output."""
         kept = _Pass(mask_of(x))
         for tap in self.taps:
             if tap.reads == INPUTS:
@@ -87,10 +99,9 @@ class _HookedBackbone(Backbone):
         me = caller()
         self._passes.of[me] = kept
         try:
-            logits = logits_of(self.places.logits_in(call(self.model, x)))
+            return kept, logits_of(self.places.logits_in(call(self.model, x)))
         finally:
             del self._passes.of[me]
-        return self.joined(self.pooled(kept.ends, logits), kept.read)
 
 
 class _Pass:
@@ -112,14 +123,14 @@ class _Passes:
 class _Keep:
     """A hook that keeps what goes through a last layer, or what a tap reads, for the pass that its thread is in."""
 
-    def __init__(self, passes: _Passes, what: str | Tap) -> None:
-        self.passes, self.what = passes, what
+    def __init__(self, passes: _Passes, what: str | Tap, *, as_map: bool = False) -> None:
+        self.passes, self.what, self.as_map = passes, what, as_map
 
     def __call__(self, _: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
         kept, what = self.passes.of.get(caller()), self.what
         if kept is None:  # somebody runs the network itself
             return
         if isinstance(what, Tap):
-            kept.read[what] = what.read(output, kept.mask)
+            kept.read[what] = what.map(output) if self.as_map else what.read(output, kept.mask)
         else:
             kept.ends[what] = (inputs[0], output)

@@ -309,7 +309,6 @@ class Ensemble(nn.Module):
         weights is shared with the network and the heads. If there is a gate, its p-value and decision are among the
         tensors.
         """
-        self._check_whole("deploy")
         gate = self.gate().deployed().to(next(self.heads.parameters()).device) if self.has_gate else None
         return Deployed(self.backbone, self.heads, gate)
 
@@ -325,7 +324,6 @@ class Ensemble(nn.Module):
         """
         from repulse.integrations.onnx import export
 
-        self._check_whole("export")
         return export(self, path, example)
 
     def _is_one_batch(self, x: Any) -> bool:

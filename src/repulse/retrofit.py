@@ -198,7 +198,7 @@ def _check_positions(backbone: Backbone, recipe: Recipe, cache: str | Path | Non
         wanted = "a classifier of at least two classes, with a softmax, for outputs at every position"
         raise BackboneError(expected("model", wanted, got))
     if cache is not None:
-        got = "a folder; positions are sampled in one pass, which is not kept"
+        got = "a folder (`suggest` makes one); positions are sampled in one pass, which is not kept"
         raise DataError(expected("cache", "None for outputs at every position", got))
 
 

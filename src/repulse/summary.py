@@ -29,7 +29,7 @@ from repulse.prediction import (
 MAX_ROWS = 5000
 """Rows that are looked at, at most."""
 
-WORSE = {"accuracy": 0.005, "nll": 0.02, "ece": 0.01, "rmse": 0.02}
+WORSE = {"accuracy": 0.005, "nll": 0.02, "ece": 0.01, "aurc": 0.002, "rmse": 0.02}
 """By how much the ensemble may be worse than the network before a warning says so; RMSE relative to the network's."""
 
 MANY_ROWS = 2000
@@ -157,10 +157,12 @@ def summarise(
     ours = _predicted(heads, rows)
     far = None if repulsion is None else _predicted(heads, repulsion[:: -(-len(repulsion) // MAX_ROWS)].float())
     theirs = _network_alone(heads, network, rows, labels)
-    epistemic = {"data": float(_epistemic(ours).mean())}
+    inside = ours.of_inputs("epistemic")
+    epistemic, separation = {"data": float(inside.mean())}, None
     if far is not None:
-        epistemic["repulsion"] = float(_epistemic(far).mean())
-    separation = None if far is None or heads.count == 1 else float(metrics.auroc(_epistemic(ours), _epistemic(far)))
+        outside = far.of_inputs("epistemic")
+        epistemic["repulsion"] = float(outside.mean())
+        separation = None if heads.count == 1 else float(metrics.auroc(inside, outside))
     return Summary(
         "training" if validation is None else "validation",
         len(rows),
@@ -234,11 +236,6 @@ def _centre_in_words(heads: Heads) -> str:
     if isinstance(heads.task, Multiregression) and heads.task.noise is not None:
         words += ", with noise of " + ", ".join(f"{noise:.4g}" for noise in heads.task.noise)
     return words
-
-
-def _epistemic(prediction: Prediction) -> Tensor:
-    """Return one number per input: of several targets, in which units cancel."""
-    return prediction.joint_epistemic if isinstance(prediction, MultiregressionPrediction) else prediction.epistemic
 
 
 def _assumptions(heads: Heads, validation: Any) -> list[str]:

@@ -226,7 +226,7 @@ def _scores(ensemble: Any, inputs: Any, score: str) -> tuple[Float[Tensor, " B"]
         if score != "total" and prediction.members < 2:
             got = "one, which has nothing to disagree with; take score='total' or 'own'"
             raise DataError(expected("ensemble", f"of at least two members for score={score!r}", got))
-        values = prediction.total if score == "total" else prediction.epistemic
+        values = prediction.of_inputs("total" if score == "total" else "epistemic")
     if not isinstance(values, Tensor) or values.shape != (size,):
         got = f"shape {tuple(values.shape)}" if isinstance(values, Tensor) else type(values).__name__
         raise DataError(expected("scores of the pool", f"of shape ({size},) for a batch of {size}", got))

@@ -44,7 +44,7 @@ MAX_ROWS = 2000
 """Inputs whose neighbours are searched at once."""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Audit:
     """What was found about each input, in the order of the data.
 
@@ -116,6 +116,9 @@ class Audit:
         ]
         return "\n".join(lines)
 
+    def __repr__(self) -> str:
+        return f"Audit({', '.join(f'{count:,} {name}' for name, count in self.counts.items())})"
+
     def table(self, most: int = 100) -> str:
         """Return the most suspect inputs as an HTML table."""
         lines = ["".join(f"<th>{name}</th>" for name in COLUMNS)]
@@ -169,11 +172,11 @@ def audit(ensemble: Ensemble, data: Iterable[Any] | None = None, *, progress: bo
         device = next(heads.parameters()).device
         found = compute_features(ensemble.backbone, data, None, device=device, progress=progress)
         features, targets = found.train, found.targets
-        wanted = f"class indices from 0 to {heads.task.class_count - 1}, one per input"
-        if targets.is_floating_point() or targets.ndim != 1:
-            raise DataError(expected("targets", wanted, f"{targets.dtype} of shape {tuple(targets.shape)}"))
-        if int(targets.min()) < 0 or int(targets.max()) >= heads.task.class_count:
-            raise DataError(expected("targets", wanted, f"from {int(targets.min())} to {int(targets.max())}"))
+    wanted = f"class indices from 0 to {heads.task.class_count - 1}, one per input"
+    if targets.is_floating_point() or targets.ndim != 1:
+        raise DataError(expected("targets", wanted, f"{targets.dtype} of shape {tuple(targets.shape)}"))
+    if int(targets.min()) < 0 or int(targets.max()) >= heads.task.class_count:
+        raise DataError(expected("targets", wanted, f"from {int(targets.min())} to {int(targets.max())}"))
     prediction = Prediction.cat([heads.predict(part.float()).cpu() for part in row_chunks(features)])
     assert isinstance(prediction, ClassPrediction)
     targets = targets.cpu().long()

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
@@ -18,6 +19,9 @@ from torch.nn import functional as F
 
 RESIZES = ("nearest", "linear", "linear_aligned")
 """Interpolations that are known: nearest, and linear with and without `align_corners`."""
+
+Shape = tuple[Any, ...]
+"""Numbers of positions along each axis; symbols while an export is traced."""
 
 AxisWeights = tuple[Tensor, Tensor, Tensor]
 """For each position along an axis of the output, two positions of the input, and the weight of the second."""
@@ -56,6 +60,13 @@ def resized(values: Float[Tensor, "B C ..."], size: Sequence[int], resize: str) 
     return values
 
 
+def interpolate(values: Float[Tensor, "B C ..."], size: Sequence[Any], resize: str = "linear") -> Tensor:
+    """Interpolate all positions by the function of torch that networks call."""
+    mode = "nearest" if resize == "nearest" else ("linear", "bilinear", "trilinear")[len(size) - 1]
+    how = {} if mode == "nearest" else {"align_corners": resize == "linear_aligned"}
+    return F.interpolate(values, tuple(size), mode=mode, **how)
+
+
 def at_size(values: Float[Tensor, "B C ..."], size: Sequence[int]) -> Float[Tensor, "B C ..."]:
     """Bring the output of an earlier stage to other positions: means where it is finer, interpolated where coarser."""
     finer = [max(now, wanted) == now for now, wanted in zip(values.shape[2:], size, strict=True)]
@@ -84,12 +95,12 @@ class FeatureMap:
 
     features: Float[Tensor, "B d ..."]
     taps: tuple[Tensor, ...]
-    size: tuple[int, ...]
+    size: Shape
     resize: str
     mask: Tensor | None = None
 
     @property
-    def grid(self) -> tuple[int, ...]:
+    def grid(self) -> Shape:
         """Positions of the features."""
         return tuple(self.features.shape[2:])
 
@@ -113,6 +124,11 @@ class FeatureMap:
                 values = resize_axis(values, axis, weights)  # pyright: ignore[reportArgumentType]
             parts.append(values)
         return torch.cat(parts, dim=1) if len(parts) > 1 else parts[0]
+
+    def whole(self) -> Float[Tensor, "B d ..."]:
+        """Return all features at once, with operations that a compiler can trace."""
+        taps = (tap if tap.shape[2:] == self.features.shape[2:] else interpolate(tap, self.grid) for tap in self.taps)
+        return torch.cat([self.features, *taps], dim=1).float()
 
     def all_rows(self) -> Float[Tensor, "P d"]:
         """Return the features of all images at all positions of the grid, one after the other."""

@@ -153,6 +153,12 @@ class Backbone(nn.Module):
         """Compute the features of inputs at every position, for a network that has an output there."""
         read: dict[Tap, Tensor] = {}
         ends, logits = self._watch(x, read, lambda tap, output: tap.map(output))
+        found = self.mapped(x, ends, read, logits)
+        self._check_positions(found, logits if self.ending.positions == "channels_first" else logits.movedim(-1, 1))
+        return found
+
+    def mapped(self, x: Any, ends: Mapping[str, Call], read: Mapping[Tap, Tensor], logits: Tensor) -> FeatureMap:
+        """Return features at every position, from what went through the last layer and the taps in a pass."""
         (name,) = self.ending.layers
         for missing in [name] * (name not in ends) + [tap.name for tap in self.taps if tap not in read]:
             raise BackboneError(expected("model", f"one that runs `{missing}`", "a pass without it"))
@@ -160,15 +166,13 @@ class Backbone(nn.Module):
         first = self.ending.positions == "channels_first"
         size = tuple(logits.shape[2:] if first else logits.shape[1:-1])
         if not self.ending.resize:
-            features = features.reshape(len(features), -1, *size)  # a row of positions may be an image
+            features = features.reshape(features.shape[0], -1, *size)  # a row of positions may be an image
         grid = tuple(features.shape[2:])
         finer = [math.prod(read[tap].shape[2:]) > math.prod(grid) for tap in self.taps]
         taps = [at_size(read[tap], grid) if pooled else read[tap] for tap, pooled in zip(self.taps, finer, strict=True)]
         mask = mask_of(x)
         mask = mask if mask is not None and tuple(mask.shape[1:]) == size else None
-        found = FeatureMap(features, tuple(taps), size, self.ending.resize, mask)
-        self._check_positions(found, logits if first else logits.movedim(-1, 1))
-        return found
+        return FeatureMap(features, tuple(taps), size, self.ending.resize, mask)
 
     @torch.no_grad()
     def _check_positions(self, found: FeatureMap, logits: Float[Tensor, "B K ..."]) -> None:

@@ -6,8 +6,8 @@ data, the deviation of head i from the mean of all heads is a sum over blocks,
     h_i(x) - mean_j h_j(x) = sum_b (W_i - mean_j W_j)_b (x_b - r_b) + constant_i,
 
 and the share of a block in the disagreement is `sum_ik part_ik whole_ik / sum_ik whole_ik^2`, over heads i and outputs
-k. Shares sum to one; one that is negative holds back what others say. A shift of all logits of a head changes no
-probability, so that of classes is taken out first.
+k (of several numbers, in units of their noise). Shares sum to one; one that is negative holds back what others say. A
+shift of all logits of a head changes no probability, so that of classes is taken out first.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from repulse.backbone.split import Backbone
 from repulse.errors import DataError, expected
 from repulse.particles.centred import CentredHeads
 from repulse.particles.heads import Heads
+from repulse.particles.tasks import Multiregression
 
 CONSTANT = "constant"
 """What heads disagree on everywhere, also at the mean of the training data."""
@@ -65,6 +66,7 @@ class Ledger:
         whole: `(n, B, O)`, their sum.
         weight: of each head, without what all have in common, `(n, O, c)`.
         middle: what counts as ordinary of each column, `(c,)`.
+        units: variance in whose units outputs are compared, `(B, O)`; one where they have the same.
     """
 
     names: tuple[str, ...]
@@ -72,12 +74,13 @@ class Ledger:
     whole: Float[Tensor, "n B O"]
     weight: Float[Tensor, "n O c"]
     middle: Float[Tensor, " c"]
+    units: Float[Tensor, "B O"]
 
     @property
     def shares(self) -> Float[Tensor, "B b"]:
         """Share of each block in the disagreement of each input; they sum to one, or are zero where heads agree."""
-        products = (self.parts * self.whole).sum(dim=(1, 3)).T
-        squares = self.whole.square().sum(dim=(0, 2)).unsqueeze(1)
+        products = (self.parts * self.whole / self.units).sum(dim=(1, 3)).T
+        squares = (self.whole.square() / self.units).sum(dim=(0, 2)).unsqueeze(1)
         return torch.where(squares > 0, products / squares, 0.0)
 
 
@@ -99,8 +102,10 @@ def ledger(
     columns, middle = _columns(heads, features)
     if reference is not None:
         middle[: len(reference)] = reference.to(middle)
-    weight, bias = heads.weight.double(), heads.bias.double()
-    weight, bias = weight - weight.mean(dim=0), bias - bias.mean(dim=0)
+    outputs = slice(heads.task.compared_outputs)  # predicted variances are no opinion
+    weight, bias = heads.weight[:, outputs].double(), heads.bias[:, outputs].double()
+    gain = _gain(heads).to(weight)
+    weight, bias = gain.unsqueeze(1) * (weight - weight.mean(dim=0)), gain * (bias - bias.mean(dim=0))
     if heads.task.kind == "classification":
         weight, bias = weight - weight.mean(dim=1, keepdim=True), bias - bias.mean(dim=1, keepdim=True)
     away = columns - middle
@@ -110,7 +115,18 @@ def ledger(
     ]
     constant = (bias + weight @ middle).unsqueeze(1).expand_as(parts[0])
     stacked = torch.stack([*parts, constant])
-    return Ledger((*(block.name for block in blocks), CONSTANT), stacked, stacked.sum(dim=0), weight, middle)
+    whole = stacked.sum(dim=0)
+    units = torch.ones_like(whole[0])
+    if isinstance(heads.task, Multiregression):
+        units = heads.predict(features).aleatoric.double()
+    return Ledger((*(block.name for block in blocks), CONSTANT), stacked, whole, weight, middle, units)
+
+
+def _gain(heads: Heads) -> Float[Tensor, " #O"]:
+    """Return the factor on the deviations of heads, for all outputs or for each."""
+    if isinstance(heads.task, Multiregression) and heads.task.gains is not None:
+        return torch.tensor(heads.task.gains)
+    return torch.tensor([heads.centre.gain if isinstance(heads, CentredHeads) else 1.0])
 
 
 def _columns(heads: Heads, features: Tensor) -> tuple[Float[Tensor, "B c"], Float[Tensor, " c"]]:

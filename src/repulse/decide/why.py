@@ -31,11 +31,17 @@ from repulse.decide.decision import Action
 from repulse.decide.evidence import evidence, positions_of
 from repulse.decide.ledger import CONSTANT, Ledger, blocks_of, ledger
 from repulse.decide.neighbours import Neighbours
-from repulse.errors import DataError, check_positive_integer
+from repulse.errors import DataError, check_positive_integer, expected
 from repulse.kept import KeptFeatures
 from repulse.particles.centred import CentredHeads
 from repulse.particles.heads import Heads
-from repulse.prediction import ClassPrediction, Prediction
+from repulse.prediction import (
+    ClassPrediction,
+    MultilabelPrediction,
+    MultiregressionPrediction,
+    Prediction,
+    RegressionPrediction,
+)
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -84,9 +90,9 @@ class Reason:
     """Why an ensemble is in doubt about one input.
 
     Attributes:
-        label: what it predicts: the name of a class, or a number.
-        confidence: probability of that class; None for regression.
-        aleatoric: uncertainty that the heads share.
+        label: what it predicts: the name of a class, or a number; of several labels or numbers, all with commas.
+        confidence: probability of that class; None for regression and for several labels.
+        aleatoric: uncertainty that the heads share; None for several numbers, whose units differ.
         epistemic: uncertainty from disagreement.
         usual: share of inputs from where the training data is from with a smaller score: of the calibration data of the
             gate, or else of validation data; of the training data itself, on which heads were made to agree, if there
@@ -105,7 +111,7 @@ class Reason:
 
     label: str | float
     confidence: float | None
-    aleatoric: float
+    aleatoric: float | None
     epistemic: float
     usual: float | None
     compared: str | None
@@ -198,7 +204,15 @@ class Reasons(Sequence[Reason]):
 
 
 @torch.no_grad()
-def why(ensemble: Ensemble, x: Any, *, nearest: int = 5, axes: int = 5, maps: bool = False) -> Reason | Reasons:
+def why(
+    ensemble: Ensemble,
+    x: Any,
+    *,
+    nearest: int = 5,
+    axes: int = 5,
+    maps: bool = False,
+    at: Sequence[int] | Sequence[Sequence[int]] | None = None,
+) -> Reason | Reasons:
     """Explain the doubt about one input, or about each of a batch.
 
     Args:
@@ -207,15 +221,23 @@ def why(ensemble: Ensemble, x: Any, *, nearest: int = 5, axes: int = 5, maps: bo
         nearest: how many training inputs to name.
         axes: how many principal axes to name.
         maps: also say where in an image the disagreement sits, with one more pass of the network.
+        at: for an output at every position, which position of the one input to explain, such as `(row, column)`, or
+            several of them. Nearest training inputs are then positions that the fit has sampled.
 
     Returns:
-        A `Reason` for one input, `Reasons` for a batch.
+        A `Reason` for one input or position, `Reasons` for a batch or several.
     """
     check_positive_integer("nearest", nearest)
     check_positive_integer("axes", axes)
-    ensemble.check_one_output("why")
-    inputs, features, alone = _features(ensemble, x)
+    if ensemble.backbone.ending.positions:
+        inputs, features, alone = None, *_features_at(ensemble, x, at, maps)
+    elif at is not None:
+        raise DataError(expected("at", "None for a network with one output per input", at))
+    else:
+        inputs, features, alone = _features(ensemble, x)
     prediction = ensemble.heads.predict(features)
+    epistemic = prediction.of_inputs("epistemic")
+    aleatoric = None if isinstance(prediction, MultiregressionPrediction) else prediction.of_inputs("aleatoric")
     found = _Found(ensemble, features, prediction)
     shares, where, places = found.shares(), found.axes(axes), found.maps(inputs) if maps else None
     near, repelled, (compared, usual) = found.nearest(nearest), found.repelled(), found.usual()
@@ -228,8 +250,8 @@ def why(ensemble: Ensemble, x: Any, *, nearest: int = 5, axes: int = 5, maps: bo
             Reason(
                 label,
                 confidence,
-                float(prediction.aleatoric[i]),
-                float(prediction.epistemic[i]),
+                None if aleatoric is None else float(aleatoric[i]),
+                float(epistemic[i]),
                 None if usual is None else float(usual[i]),
                 compared,
                 votes,
@@ -255,6 +277,32 @@ def _features(ensemble: Ensemble, x: Any) -> tuple[Any, Float[Tensor, "B d"], bo
         return inputs, backbone.run(inputs), alone
 
 
+def _features_at(ensemble: Ensemble, x: Any, at: Any, maps: bool) -> tuple[Float[Tensor, "m d"], bool]:
+    """Return the features at some positions of one input, and whether it was one position."""
+    backbone, device = ensemble.backbone, next(ensemble.heads.parameters()).device
+    inputs = to_device(x if isinstance(x, Tensor) else backbone.places.inputs_in(x, "x", backbone.several), device)
+    if isinstance(inputs, Tensor) and backbone.forms and inputs.ndim == len(backbone.forms[0].shape):
+        inputs = inputs.unsqueeze(0)
+    found = backbone.locate(inputs)
+    if len(found.features) != 1 or maps:
+        got = "`maps`" if maps else f"{len(found.features)} inputs"
+        raise DataError(expected("x", "one input, without `maps`, for an output at every position", got))
+    alone = isinstance(at, Sequence) and bool(at) and isinstance(at[0], int)
+    positions = [at] if alone else at
+    size = found.size
+    whole = "one inside of " + " x ".join(map(str, size)) + ", or several"
+    try:
+        places = torch.tensor(positions, dtype=torch.int64).view(-1, len(size)).unbind(dim=1)
+        flat = torch.zeros_like(places[0])
+        for place, length in zip(places, size, strict=True):
+            if not bool(((place >= 0) & (place < length)).all()):
+                raise ValueError("outside")
+            flat = flat * length + place
+    except (TypeError, ValueError, RuntimeError, IndexError) as reason:
+        raise DataError(expected("at", f"a position, {whole}", repr(at)[:80])) from reason
+    return found.at(0, flat.to(device)), alone
+
+
 _PREPARED: weakref.WeakKeyDictionary[KeptFeatures, Neighbours] = weakref.WeakKeyDictionary()
 _USUAL: weakref.WeakKeyDictionary[Heads, Tensor] = weakref.WeakKeyDictionary()
 
@@ -269,9 +317,13 @@ class _Found:
 
     def opinion(self, i: int) -> tuple[str | float, float | None, dict[str, int]]:
         """Return what is predicted, with which probability, and which classes the heads prefer."""
-        if not isinstance(self.prediction, ClassPrediction):
-            return float(self.prediction.mean[i]), None, {}  # pyright: ignore[reportAttributeAccessIssue]
         one = self.prediction[i]
+        if isinstance(one, RegressionPrediction):
+            return float(one.mean[0]), None, {}
+        if isinstance(one, MultilabelPrediction):
+            return self._told(one.labels[0]), None, {}
+        if not isinstance(one, ClassPrediction):
+            return self._told(one.mean[0]), None, {}  # pyright: ignore[reportAttributeAccessIssue]
         votes = one.log_probs[:, 0].argmax(dim=-1).bincount()
         ranked = sorted(((int(count), k) for k, count in enumerate(votes.tolist()) if count), reverse=True)
         return (
@@ -283,6 +335,17 @@ class _Found:
     def _name(self, label: int) -> str:
         names = self.ensemble.class_names
         return f"class {label}" if names is None else names[label]
+
+    def _told(self, values: Tensor) -> str | float:
+        """Return a target in words, or as the number that it is."""
+        if isinstance(self.prediction, ClassPrediction):  # a class, or the probabilities of all
+            return self._name(int(values.argmax() if values.ndim else values))
+        if not values.ndim:
+            return float(values)
+        if isinstance(self.prediction, MultilabelPrediction):
+            held = (values == 1).nonzero().flatten().tolist()
+            return ", ".join(self._name(k).replace("class", "label") for k in held) or "no label"
+        return ", ".join(f"{value:.4g}" for value in values.tolist())
 
     def shares(self) -> list[dict[str, float]]:
         """Return the share of each block in the disagreement."""
@@ -341,12 +404,10 @@ class _Found:
         if neighbours is None or kept is None:
             return [() for _ in self.features]
         distances, indices = neighbours.nearest(self.features, min(count, len(kept.train)))
-        classes = isinstance(self.prediction, ClassPrediction)
 
         def each(i: int) -> Iterator[Neighbour]:
             for index, distance in zip(indices[i].tolist(), (distances[i] / neighbours.usual).tolist(), strict=True):
-                target = kept.targets[index]
-                yield Neighbour(index, self._name(int(target)) if classes else float(target), distance)
+                yield Neighbour(index, self._told(kept.targets[index]), distance)
 
         return [tuple(each(i)) for i in range(len(self.features))]
 

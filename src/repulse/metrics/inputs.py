@@ -12,6 +12,7 @@ from repulse.prediction import (
     ClassPrediction,
     MultilabelPrediction,
     MultiregressionPrediction,
+    PositionPrediction,
     Prediction,
     RegressionPrediction,
 )
@@ -25,9 +26,15 @@ def checked(prediction: Any, targets: Any, kind: type[P] = Prediction) -> tuple[
         raise DataError(expected("prediction", f"a {kind.__name__}", type(prediction).__name__))
     if not isinstance(targets, Tensor):
         raise DataError(expected("targets", "a tensor", type(targets).__name__))
-    shape = _target_shape(prediction)
+    if isinstance(prediction, PositionPrediction):
+        wanted = "one output per input; `PositionMetrics` counts over positions"
+        raise DataError(expected("prediction", f"of {wanted}", type(prediction).__name__))
+    shape = prediction.target_shape
     if tuple(targets.shape) != shape or not len(prediction):
-        raise DataError(expected("targets", f"of shape {shape}, not empty", f"shape {tuple(targets.shape)}"))
+        got = f"shape {tuple(targets.shape)}"
+        soft = isinstance(prediction, ClassPrediction) and targets.shape == prediction.log_probs.shape[1:]
+        got += "; of probabilities of classes take `targets.argmax(dim=1)`" if soft else ""
+        raise DataError(expected("targets", f"of shape {shape}, not empty", got))
     prediction, targets = prediction.cpu(), targets.cpu()
     if isinstance(prediction, MultilabelPrediction):
         targets = targets.float()
@@ -65,14 +72,6 @@ def _check_classes(prediction: ClassPrediction, targets: Tensor) -> None:
         raise DataError(expected("targets", f"integers from 0 to {classes - 1}", got))
     if bool(torch.isnan(prediction.log_probs).any()):
         raise DataError(expected("prediction", "free of NaN", "NaN log-probabilities"))
-
-
-def _target_shape(prediction: Prediction) -> tuple[int, ...]:
-    if isinstance(prediction, MultilabelPrediction):
-        return tuple(prediction.logits.shape[1:])
-    if isinstance(prediction, MultiregressionPrediction):
-        return tuple(prediction.means.shape[1:])
-    return (len(prediction),)
 
 
 def _check_numbers(prediction: RegressionPrediction | MultiregressionPrediction, targets: Tensor) -> None:

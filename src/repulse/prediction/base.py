@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, SupportsIndex, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, SupportsIndex, TypeVar
 
 import numpy as np
 import torch
@@ -44,6 +44,7 @@ def _is_batched(value: Any) -> bool:
 
 
 P = TypeVar("P", bound="Prediction")
+Part = Literal["aleatoric", "epistemic", "total"]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -80,6 +81,15 @@ class Prediction(ABC):
         The epistemic uncertainty; the total uncertainty of a single member, which has nothing to disagree with.
         """
         return self.epistemic if self.members > 1 else self.total
+
+    def of_inputs(self, part: Part) -> Tensor:
+        """Return one of the three uncertainties as one number for each input, `(B,)`, whatever each of them has."""
+        return getattr(self, part)
+
+    @property
+    def target_shape(self) -> tuple[int, ...]:
+        """Shape of the targets that belong to these predictions."""
+        return (len(self),)
 
     @abstractmethod
     def log_likelihood(self, targets: Tensor) -> Tensor:
@@ -154,9 +164,10 @@ class Prediction(ABC):
 
         if not len(self):
             raise DataError(expected("predictions for a picture", "at least one", "none"))
-        if targets is not None and targets.shape != (len(self),):
-            got = f"shape {tuple(targets.shape)}"
-            raise DataError(expected("targets", f"{len(self)}, one for each sample", got))
+        if targets is not None and not (isinstance(targets, Tensor) and tuple(targets.shape) == self.target_shape):
+            each = "one for each sample" if len(self.target_shape) == 1 else f"of shape {self.target_shape}"
+            got = f"shape {tuple(targets.shape)}" if isinstance(targets, Tensor) else type(targets).__name__
+            raise DataError(expected("targets", f"{len(self)}, {each}", got))
         step = -(-len(self) // MAX_POINTS)
         figure = self[::step].cpu()._panels(None if targets is None else targets[::step].cpu())
         if path is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from jaxtyping import Bool, Float
@@ -16,6 +16,9 @@ from repulse.errors import DataError, expected
 from repulse.prediction.base import Prediction
 from repulse.prediction.classes import T
 from repulse.prediction.uncertainty import mean_log_probs, uncertainties
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
 def label_log_probs(logits: Float[Tensor, "n B K"]) -> Float[Tensor, "n B K 2"]:
@@ -98,6 +101,16 @@ class MultilabelPrediction(Prediction):
         names: Sequence[str] = class_names or [str(i) for i in range(count)]
         held = [[names[i] for i in row.nonzero().flatten().tolist()] for row in self.labels.cpu()]
         return {"labels": [", ".join(map(str, row)) for row in held]}
+
+    @property
+    def target_shape(self) -> tuple[int, ...]:
+        return tuple(self.logits.shape[1:])
+
+    def _panels(self, targets: Tensor | None) -> Figure:
+        from repulse._pictures import class_panels
+
+        right = None if targets is None else ((self.labels == targets.bool()) | targets.isnan()).all(dim=1)
+        return class_panels(self.aleatoric, self.epistemic, right)
 
     def label_log_likelihood(self, targets: Float[Tensor, "B K"]) -> Float[Tensor, "B K"]:
         """Compute `log mean_i p_ik(target)` of each label, floored at log 1e-12; zero where a target is NaN."""

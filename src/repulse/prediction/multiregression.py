@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from repulse.errors import DataError, expected
-from repulse.prediction.base import Prediction, as_columns
+from repulse.prediction.base import Part, Prediction, as_columns
 from repulse.prediction.numbers import RegressionPrediction
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -87,6 +90,16 @@ class MultiregressionPrediction(Prediction):
         """How far out-of-distribution each sample is: `joint_epistemic`, or the total of a single member."""
         return self.joint_epistemic if self.members > 1 else self.total.log().sum(dim=1)
 
+    def of_inputs(self, part: Part) -> Float[Tensor, " B"]:
+        """Return `joint_epistemic`; the other parts have the units of their targets, and no sum."""
+        if part != "epistemic":
+            raise DataError(expected("part", "'epistemic' for several targets, whose units differ", repr(part)))
+        return self.joint_epistemic
+
+    @property
+    def target_shape(self) -> tuple[int, ...]:
+        return tuple(self.means.shape[1:])
+
     def target(self, k: int) -> RegressionPrediction:
         """Return the prediction of one target."""
         if not -self.targets <= k < self.targets:
@@ -96,6 +109,16 @@ class MultiregressionPrediction(Prediction):
 
     def _answers(self, class_names: Sequence[str] | None) -> dict[str, Any]:
         return {**as_columns("mean", self.mean), **as_columns("std", self.std)}
+
+    def _panels(self, targets: Tensor | None) -> Figure:
+        from repulse._pictures import several_number_panels
+
+        return several_number_panels(
+            [
+                (p.mean, p.epistemic, p.interval(0.95), None if targets is None else targets[:, k])
+                for k, p in enumerate(map(self.target, range(self.targets)))
+            ]
+        )
 
     def log_likelihood(self, targets: Float[Tensor, "B D"]) -> Float[Tensor, " B"]:
         """Return the sum over targets of the logarithms of their densities."""

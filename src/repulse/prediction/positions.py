@@ -19,7 +19,7 @@ from torch.nn import functional as F
 from repulse._extras import needs
 from repulse._figures import save_picture
 from repulse.errors import DataError, check_choice, expected
-from repulse.prediction.base import P, Prediction
+from repulse.prediction.base import P, Part, Prediction, as_columns
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -79,7 +79,11 @@ class PositionPrediction(Prediction):
     @property
     def score(self) -> Float[Tensor, " B"]:
         """How far out-of-distribution each input is: the mean over its positions of their uncertainty."""
-        values = self.epistemic if self.members > 1 else self.total
+        return self.of_inputs("epistemic" if self.members > 1 else "total")
+
+    def of_inputs(self, part: Part) -> Float[Tensor, " B"]:
+        """Return the mean over the positions of each input."""
+        values: Tensor = getattr(self, part)
         if self.mask is None:
             return values.flatten(1).mean(dim=1)
         return (values * self.mask).flatten(1).sum(dim=1) / self.mask.flatten(1).sum(dim=1).clamp_min(1)
@@ -91,10 +95,19 @@ class PositionPrediction(Prediction):
         picked = self.probs.gather(self.class_axis, index).squeeze(self.class_axis)
         return torch.where(known, picked.clamp_min(1e-12).log(), 0.0)
 
+    @property
+    def target_shape(self) -> tuple[int, ...]:
+        return tuple(self.entropies.shape)
+
+    def _columns(self, class_names: Sequence[str] | None = None) -> dict[str, Any]:
+        """Return means over positions: a row for each input."""
+        parts: tuple[Part, ...] = ("aleatoric", "epistemic", "total")
+        return {part: as_columns(part, self.of_inputs(part))[part] for part in parts}
+
     def known(self, targets: Int[Tensor, "B ..."]) -> Tensor:
         """Return which positions have a target that counts: not one of `IGNORED`, and not padding."""
-        if targets.shape != self.entropies.shape:
-            wanted = f"of shape {tuple(self.entropies.shape)}"
+        if tuple(targets.shape) != self.target_shape:
+            wanted = f"of shape {self.target_shape}"
             raise DataError(expected("targets", wanted, f"shape {tuple(targets.shape)}"))
         known = is_known(targets, self.probs.shape[self.class_axis], "targets")
         return known if self.mask is None else known & self.mask.bool()

@@ -200,7 +200,7 @@ class Search:
         inside, plain = predict(rows), reference(rows)
         areas, gains = [], []  # one row per source, one column per held-out row
         for key, pool in self.pools.items():
-            usual = placements(plain.epistemic, reference(pool).epistemic)
+            usual = placements(plain.of_inputs("epistemic"), reference(pool).of_inputs("epistemic"))
             if float(usual.mean()) < LIKE_THE_DATA:
                 continue  # nobody should doubt these
             left = {other: weight for other, weight in parts.items() if other != key}
@@ -208,7 +208,7 @@ class Search:
                 continue  # heads that repel on nothing else
             judge = predict if key not in parts else self._fit(left, strength, taps)
             known = inside if judge is predict else judge(rows)
-            areas.append(placements(known.epistemic, judge(pool).epistemic))
+            areas.append(placements(known.of_inputs("epistemic"), judge(pool).of_inputs("epistemic")))
             gains.append(areas[-1] - usual)
         wrong = self._mistakes()
         mistakes = [math.nan, math.nan]
@@ -291,6 +291,8 @@ def _mixed(pools: dict[str, Tensor], parts: dict[str, float]) -> Tensor:
 def _rows(features: Features, task: Task) -> tuple[Tensor, Tensor]:
     """Return features and targets as a fit takes them."""
     targets = features.targets.squeeze(1) if features.targets.shape[1:] == (1,) else features.targets
+    if task.kind == "classification" and targets.ndim == 2:  # probabilities of classes
+        targets = targets.argmax(dim=1)
     return features.train.float().clone(), targets.clone().to(task.target_dtype or targets.dtype)
 
 
