@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -22,7 +22,6 @@ from matplotlib.figure import Figure
 from torch import Tensor, nn
 
 import repulse
-from repulse.decide.ledger import CONSTANT
 from repulse_lab.data.images import normalise
 from repulse_lab.defaults.images import (
     PIXELS,
@@ -43,7 +42,8 @@ from tables import ROOT, insert
 CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 QUARTERS = (0.0, 0.25, 0.5, 0.75, 1.0)
 FALSE_ALARMS = 0.05
-NEAREST = 4
+NEAREST, SHARES = 4, 5
+"""Training images, and shares of the disagreement, that are shown."""
 
 
 @dataclass(frozen=True)
@@ -93,11 +93,10 @@ CASES: dict[str, Callable[[Path, Path], Case]] = {"cifar10": cifar10, "pets": pe
 
 @dataclass(frozen=True)
 class Shown:
-    """An input and where it is from, what is decided on it, and why."""
+    """An input, where it is from, and what is decided on it and why."""
 
     source: str
     image: Tensor
-    action: str
     reason: repulse.decide.Reason
 
 
@@ -106,7 +105,7 @@ def explained(case: Case) -> list[Shown]:
     ensemble = repulse.retrofit(
         case.model, case.train, validation=case.validation, class_names=case.names, progress=False
     )
-    gate = ensemble.gate(case.calibration, false_alarms=FALSE_ALARMS, progress=False)
+    ensemble.gate(case.calibration, false_alarms=FALSE_ALARMS, progress=False)
     doubt = ensemble.predict(case.test, progress=False).epistemic
     order = doubt.argsort()
     chosen = [int(order[round(share * (len(order) - 1))]) for share in QUARTERS]
@@ -119,42 +118,54 @@ def explained(case: Case) -> list[Shown]:
         x = case.test.prepare(image.unsqueeze(0))
         reason = ensemble.why(x[0], nearest=NEAREST)
         assert isinstance(reason, repulse.decide.Reason)
-        found.append(Shown(source, image, gate(x).action[0], reason))
+        found.append(Shown(source, image, reason))
     return found
 
 
 def picture(found: Sequence[Shown], train: Samples, path: Path) -> None:
     """Draw a row for each input: itself, votes, shares, and the nearest training images."""
     assert isinstance(train.inputs, Tensor)
-    figure = Figure(figsize=(11, 1.55 * len(found)), layout="constrained")
-    ratios = [1, 1.3, 1.9, *[1] * NEAREST]
+    figure = Figure(figsize=(13, 2.1 * len(found)), layout="constrained")
+    ratios = [1, 1, 1.2, *[1] * NEAREST]
     rows: Any = figure.subfigures(len(found), 1)
     for i, (row, one) in enumerate(zip(rows, found, strict=True), start=1):
         axes = row.subplots(1, len(ratios), gridspec_kw={"width_ratios": ratios})
-        row.suptitle(f"{i}. {one.source}   →   {one.action}, {one.reason.label}", fontsize=9, x=0.01, ha="left")
+        reason = one.reason
+        row.suptitle(f"{i}. {one.source}  →  {reason.text.split(';')[0]}", fontsize=10, x=0.01, ha="left")
         axes[0].imshow(one.image.movedim(0, -1).numpy())
-        shares = {name: share for name, share in one.reason.shares.items() if name != CONSTANT}
-        for panel, values, title in (
-            (axes[1], one.reason.votes, "heads"), (axes[2], shares, "share of the disagreement")
-        ):  # fmt: skip
-            panel.barh(range(len(values)), list(values.values()), color="#2f6fb0")
-            panel.set_yticks(range(len(values)), [name[-24:] for name in values])
-            panel.set_title(title, fontsize=7)
-            panel.tick_params(labelsize=6)
-            panel.invert_yaxis()
-            panel.spines[["top", "right"]].set_visible(False)
-        for panel, near in zip(axes[3:], one.reason.nearest, strict=True):
+        _bars(axes[1], reason.votes, "heads that prefer it")
+        _bars(axes[2], largest(reason.shares), "share of the disagreement")
+        for panel, near in zip(axes[3:], reason.nearest, strict=True):
             panel.imshow(train.inputs[near.index].movedim(0, -1).numpy())
-            panel.set_title(f"{near.target}, {near.distance:.1f} x", fontsize=7)
+            panel.set_title(f"{near.target}\n{near.distance:.1f} x usual distance", fontsize=8)
         for panel in (axes[0], *axes[3:]):
             panel.axis("off")
-    figure.savefig(path, dpi=90, facecolor="white")
+    figure.savefig(path, dpi=75, facecolor="white")
+
+
+def _bars(panel: Any, values: Mapping[str, float], title: str) -> None:
+    panel.barh(
+        range(len(values)), list(values.values()), color=["#b3261e" if v < 0 else "#2f6fb0" for v in values.values()]
+    )
+    panel.set_yticks(range(len(values)), [name if len(name) < 21 else f"{name[:19]}…" for name in values], fontsize=8)
+    panel.set_title(title, fontsize=8)
+    panel.tick_params(axis="x", labelsize=7)
+    panel.invert_yaxis()
+    panel.axvline(0, color="#5d6b7a", linewidth=0.8)
+    panel.spines[["top", "right", "left"]].set_visible(False)
+
+
+def largest(shares: Mapping[str, float]) -> dict[str, float]:
+    """Return the largest shares, whichever way they pull, and the sum of the others."""
+    ranked = sorted(shares, key=lambda name: -abs(shares[name]))
+    found = {name: shares[name] for name in ranked[:SHARES]}
+    return {**found, f"{len(ranked) - SHARES} others": sum(shares[name] for name in ranked[SHARES:])}
 
 
 def table(found: Sequence[Shown]) -> str:
     """Return the lines as a table."""
-    rows = [f"| {i} | {one.source} | {one.action} | {one.reason.text} |" for i, one in enumerate(found, start=1)]
-    return "\n".join(["| | input | decision | why |", "| --- | --- | --- | --- |", *rows])
+    rows = [f"| {i} | {one.source} | {one.reason.text} |" for i, one in enumerate(found, start=1)]
+    return "\n".join(["| | input | why |", "| --- | --- | --- |", *rows])
 
 
 def main() -> None:

@@ -95,6 +95,7 @@ def test_of_many_rows_some_are_looked_at(monkeypatch):
         ("accuracy", 0.896, 0.894, "accuracy 0.894"),
         ("nll", 0.319, 0.321, "NLL 0.321"),
         ("ece", 0.029, 0.031, "ECE 0.031"),
+        ("aurc", 0.0119, 0.0121, "AURC 0.0121"),
     ],
 )
 def test_an_ensemble_that_is_worse_is_warned_about(name, within, worse, word):

@@ -70,6 +70,17 @@ class KeptFeatures:
         times = max(-(-wanted // len(features)), 1)
         return replace(self, repulsion=torch.cat([self.repulsion, features.to(self.repulsion).repeat(times, 1)]))
 
+    def sampled(self, count: int, newest: int, seed: int) -> KeptFeatures:
+        """Return these features with the newest rows of the training data, and others drawn at random: so many."""
+        old = len(self.train) - newest
+        if count >= len(self.train) or old < 1:
+            return self
+        drawn = torch.randperm(old, generator=torch.Generator().manual_seed(seed))[: max(count - newest, 1)]
+        rows = torch.cat([drawn.sort().values, torch.arange(old, len(self.train))])
+        return replace(
+            self, train=self.train[rows.to(self.train.device)], targets=self.targets[rows.to(self.targets.device)]
+        )
+
     def without(self, indices: Tensor) -> KeptFeatures:
         """Return these features without some rows of the training data."""
         left = torch.ones(len(self.train), dtype=torch.bool, device=self.targets.device)

@@ -29,7 +29,7 @@ from repulse.prediction import (
 MAX_ROWS = 5000
 """Rows that are looked at, at most."""
 
-WORSE = {"accuracy": 0.005, "nll": 0.02, "ece": 0.01, "rmse": 0.02}
+WORSE = {"accuracy": 0.005, "nll": 0.02, "ece": 0.01, "aurc": 0.002, "rmse": 0.02}
 """By how much the ensemble may be worse than the network before a warning says so; RMSE relative to the network's."""
 
 MANY_ROWS = 2000

@@ -8,7 +8,8 @@ import torch
 import repulse
 from models import normal, trained_perceptron
 from repulse.errors import CheckpointError, DataError
-from repulse.particles.fit import warm_epochs
+from repulse.kept import KeptFeatures
+from repulse.particles.fit import warm_epochs, warm_rows
 from repulse.particles.view import View
 
 QUICK = repulse.Recipe(epochs=3, heads=4)
@@ -81,6 +82,26 @@ def test_a_warm_fit_is_a_tenth_as_long():
     assert warm_epochs(repulse.Recipe(epochs=30), 1000) == 3
     assert warm_epochs(repulse.Recipe(epochs=2), 1000) == 1
     assert warm_epochs(repulse.Recipe(), 50_000) == 1  # of 6
+
+
+def test_an_update_of_much_data_sees_all_new_rows_and_some_old_ones():
+    assert warm_rows(repulse.Recipe(), 50_000, 672) == 30_000  # a tenth of six passes
+    assert warm_rows(repulse.Recipe(), 50_000, 2000) == 40_000  # enough for the axes
+    assert warm_rows(repulse.Recipe(), 500, 30) == 500
+    assert warm_rows(repulse.Recipe(task="regression"), 50_000, 30) == 50_000
+    kept = KeptFeatures(normal(50, 3), torch.arange(50))
+    some = kept.sampled(20, newest=5, seed=0)
+    assert len(some.train) == len(set(some.targets.tolist())) == 20
+    assert some.targets[-5:].tolist() == [45, 46, 47, 48, 49]
+    assert torch.equal(some.train, kept.train[some.targets])
+    assert kept.sampled(50, newest=5, seed=0) is kept
+
+
+def test_an_update_keeps_the_axes_unless_data_lies_far_outside(ensemble):
+    near, far = labelled(40, 2), [(1e6 * x, y) for x, y in labelled(40, 2)]
+    same, other = (ensemble.update(data, progress=False).heads for data in (near, far))
+    assert torch.equal(same.distance_axes, ensemble.heads.distance_axes)
+    assert not torch.equal(other.distance_scale, ensemble.heads.distance_scale)
 
 
 def test_new_classes_get_outputs_and_names(ensemble):

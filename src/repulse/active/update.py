@@ -12,6 +12,7 @@ from torch import Tensor
 from repulse.backbone.batches import inputs_of, size_of
 from repulse.backbone.features import compute_features
 from repulse.errors import DataError, RepulsionError, expected
+from repulse.particles.fit import warm_rows
 from repulse.recipe import Recipe
 
 if TYPE_CHECKING:
@@ -34,7 +35,8 @@ def update(
     """Return an ensemble that has learnt new labelled data, or where else to disagree.
 
     Only new inputs go through the network; its features of the old data were kept. Heads start from those they were,
-    and take a tenth of the steps of a fit. New classes, numbered after the old ones, get outputs of their own; the
+    and take a tenth of the steps of a fit: where these are less than a pass, they see all new data, and as much of the
+    old as there is time for, drawn at random. New classes, numbered after the old ones, get outputs of their own; the
     network has none for them, so from then on the mean prediction is that of the heads.
 
     Args:
@@ -58,7 +60,9 @@ def update(
         if recipe.space != "function":
             raise RepulsionError(expected("foreign", "None for a recipe that does not repel in function space", "data"))
         kept = kept.repelled_on(_foreign_features(ensemble, foreign, progress), FOREIGN_SHARE)
-    heads = kept.fit(ensemble.backbone, recipe, classes=classes, warm=ensemble.heads, progress=progress)
+    newest = len(kept.train) - len(ensemble.required_features("update").train)
+    some = kept.sampled(warm_rows(recipe, *kept.train.shape), newest, recipe.seed)
+    heads = some.fit(ensemble.backbone, recipe, classes=classes, warm=ensemble.heads, progress=progress)
     return _Made(ensemble, kept, heads, names).ensemble()
 
 

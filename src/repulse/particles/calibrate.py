@@ -110,14 +110,19 @@ def _aligned(squares: Tensor, columns: int) -> Tensor:
 
 @torch.no_grad()
 def centre_classes(
-    heads: Heads, view: View, release: Release, network: Network | None, validation: Validation | None
+    heads: Heads,
+    view: View,
+    release: Release,
+    network: Network | None,
+    validation: Validation | None,
+    earlier: Centre | None = None,
 ) -> CentredHeads:
     """Put the heads of a classifier around the network; without labels its own probabilities are kept."""
     assert view.distances is not None
     centre = Centre(1.0 if network is not None else 0.0)
     made = CentredHeads.around(heads, view.distances, release, network, centre, heads.task)
     if validation is not None:
-        _choose_centre(made, validation)
+        _choose_centre(made, validation, earlier)
     return made
 
 
@@ -134,12 +139,13 @@ def recentre(heads: CentredHeads, validation: Validation) -> None:
     _choose_centre(heads, validation)
 
 
-def _choose_centre(heads: CentredHeads, validation: Validation) -> None:
+def _choose_centre(heads: CentredHeads, validation: Validation, earlier: Centre | None = None) -> None:
     features, targets = validation
     parts = [heads.uncentred(part) for part in row_chunks(features)]
     outputs, release = torch.cat([part[0] for part in parts], dim=1), torch.cat([part[2] for part in parts])
     logits = [part[1] for part in parts if part[1] is not None]
-    heads.centre = choose_centre(torch.cat(logits) if logits else None, outputs, release, targets, heads.task)
+    network = torch.cat(logits) if logits else None
+    heads.centre = choose_centre(network, outputs, release, targets, heads.task, earlier)
 
 
 def assume_noise(

@@ -46,6 +46,9 @@ GAIN = 0.5
 LOG_TEMPERATURES = (-2.0, 2.5, 46)
 """First, last and number of the logarithms of temperatures that are tried."""
 
+NEARBY = 0.45
+"""Distance of the logarithm of a temperature from an earlier one, up to which others are tried again."""
+
 FINER = 5
 """Into so many parts the step between these is divided around the best of them."""
 
@@ -117,6 +120,7 @@ def choose_centre(
     release: Float[Tensor, " B"],
     targets: Tensor,
     task: Task,
+    earlier: Centre | None = None,
 ) -> Centre:
     """Choose `alpha`, `T` and the reach by the task's cost, plus `(log T)^2 / (2 spread^2)`, on labels it has not seen.
 
@@ -126,15 +130,20 @@ def choose_centre(
         release: `s(x)` of each sample.
         targets: as the task has them.
         task: what the outputs mean.
+        earlier: the centre that was chosen before the heads learnt a little more: temperatures near its own are enough.
     """
+
+    def with_temperature(centre: Centre) -> Centre:
+        return _best_temperature(network, heads, release, targets, task, centre, earlier)
+
     first = Centre(0.0) if network is None else Centre(1.0, gain=GAIN)
-    best, margin = _best_temperature(network, heads, release, targets, task, first), 0.0
+    best, margin = with_temperature(first), 0.0
     for alpha in ALPHAS[1:] if network is not None else ():
-        other = _best_temperature(network, heads, release, targets, task, dataclasses.replace(first, alpha=alpha))
+        other = with_temperature(dataclasses.replace(first, alpha=alpha))
         if _cost(other) + MARGIN < _cost(best) + margin:
             best, margin = other, MARGIN
     if float(release.max()) > 1:
-        later = _best_temperature(network, heads, release, targets, task, dataclasses.replace(best, reach=LATER))
+        later = with_temperature(dataclasses.replace(best, reach=LATER))
         needed = max(LATER_GAIN[0], LATER_GAIN[1] * len(release))
         if _cost(later) + needed < _cost(best):
             best, margin = later, margin + needed
@@ -142,19 +151,28 @@ def choose_centre(
 
 
 def _best_temperature(
-    network: Tensor | None, heads: Tensor, release: Tensor, targets: Tensor, task: Task, centre: Centre
+    network: Tensor | None,
+    heads: Tensor,
+    release: Tensor,
+    targets: Tensor,
+    task: Task,
+    centre: Centre,
+    earlier: Centre | None,
 ) -> Centre:
     """Return a centre with its best temperature, and what that costs."""
     low, high, count = LOG_TEMPERATURES
     step = (high - low) / (count - 1)
 
     def at(log_t: float) -> Centre:
-        tried = dataclasses.replace(centre, temperature=math.exp(log_t))
-        outputs = task.recentred(heads, network, centre.let_go(release), tried)
+        one = dataclasses.replace(centre, temperature=math.exp(log_t))
+        outputs = task.recentred(heads, network, centre.let_go(release), one)
         cost = task.calibration_cost(outputs, targets) + log_t**2 / (2 * LOG_TEMPERATURE_SPREAD**2)
-        return dataclasses.replace(tried, cost=cost)
+        return dataclasses.replace(one, cost=cost)
 
-    coarse = min((at(low + i * step) for i in range(count)), key=_cost)
+    tried = [low + i * step for i in range(count)]
+    if earlier is not None:
+        tried = [log_t for log_t in tried if abs(log_t - math.log(earlier.temperature)) <= NEARBY]
+    coarse = min(map(at, tried), key=_cost)
     around = math.log(coarse.temperature)
     return min((coarse, *(at(around + i * step / FINER) for i in range(1 - FINER, FINER) if i)), key=_cost)
 

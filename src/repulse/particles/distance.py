@@ -84,6 +84,12 @@ class DistanceColumns:
         return cls(whitening.shift.float(), whitening.scale.float(), axes.float(), torch.tensor(ends), bands)
 
     @property
+    def whitening(self) -> Whitening:
+        """Return the whitening that all features have, its variances with what held small ones back."""
+        axes = self.axes[:, : int(self.ends[self.bands - 1])].flip(1)
+        return Whitening(self.shift, self.scale, axes, axes.square().sum(dim=0).reciprocal())
+
+    @property
     def columns(self) -> int:
         """Return the number of columns."""
         return 1 + len(self.ends)

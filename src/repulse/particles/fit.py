@@ -22,6 +22,7 @@ from repulse.errors import (
 )
 from repulse.particles.calibrate import (
     HELD_OUT,
+    ROWS_PER_COLUMN,
     assume_noise_of,
     centre_classes,
     centre_known_noise,
@@ -164,7 +165,7 @@ class _Fit:
     def run(self, tap_scale: float) -> tuple[Heads, View]:
         """Fit heads at one spread of the whitened features; they take features and distance columns, as in the view."""
         recipe, features = self.recipe.replace(tap_scale=tap_scale), self.features
-        view = View.of(features, self.taps, recipe, tap_scale, keep=features.numel() <= MAX_PRESCALED)
+        view = self._view(recipe, tap_scale)
         generator = torch.Generator().manual_seed(recipe.seed)
         training, y, y_shift, y_scale = self.task.scale_targets(self.targets)
         heads = Heads(recipe.heads, view.columns, training, recipe.hidden, generator).to(features.device)
@@ -196,6 +197,14 @@ class _Fit:
             raise NonFiniteLossError(str(error), self._centred(heads, view)) from None
         return heads, view
 
+    def _view(self, recipe: Recipe, tap_scale: float) -> View:
+        """Return what heads see: along the axes that earlier heads have, where these know the same classes."""
+        keep, view = self.features.numel() <= MAX_PRESCALED, None
+        if recipe.distances and recipe.task != "regression" and _centre_of(self.warm, self.task) is not None:
+            assert isinstance(self.warm, CentredHeads)
+            view = View.continued(self.warm.distances, self.features, self.taps, tap_scale, keep)
+        return view or View.of(self.features, self.taps, recipe, tap_scale, keep)
+
     def _centred(self, heads: Heads, view: View) -> CentredHeads:
         """Put heads whose fit was cut short around the network, so that they take features as all heads do."""
         assert view.distances is not None
@@ -213,7 +222,7 @@ def _fit_classes(
     heads, view = fit.run(_scale_of(fit.recipe, TAP_SCALE if network is None or validation is None else LARGE_SCALE))
     assert view.distances is not None
     release = release_of(view.distances, fit.features, fit.taps, validation)
-    return centre_classes(heads, view, release, network, validation)
+    return centre_classes(heads, view, release, network, validation, _centre_of(fit.warm, fit.task))
 
 
 def _scale_of(recipe: Recipe, auto: float) -> float:
@@ -440,10 +449,30 @@ def _continue_from(heads: Heads, earlier: Heads, view: View) -> None:
         own_bias[:, : bias.shape[1]] = bias.to(own_bias)
 
 
+def _centre_of(earlier: Heads | None, task: Task) -> Centre | None:
+    """Return the centre of earlier heads, if labels chose it and no classes have been added since."""
+    if not isinstance(earlier, CentredHeads) or earlier.task.class_count != task.class_count:
+        return None
+    return None if earlier.centre.cost is None else earlier.centre
+
+
 def warm_epochs(recipe: Recipe, samples: int) -> int:
     """Return the passes of a fit that starts from fitted heads: a tenth of the others, but at least one."""
-    steps = max(samples // recipe.batch_size, 1)
-    return max(round(WARM_SHARE * epochs_of(recipe, steps)), 1)
+    return max(round(_warm_passes(recipe, samples)), 1)
+
+
+def warm_rows(recipe: Recipe, samples: int, columns: int) -> int:
+    """Return how many rows such a fit looks at: all of them, or those of a tenth of the steps if that is less.
+
+    There are enough for the principal axes in any case; a regression starts afresh, on all rows.
+    """
+    if recipe.task == "regression":
+        return samples
+    return min(max(round(_warm_passes(recipe, samples) * samples), ROWS_PER_COLUMN * columns), samples)
+
+
+def _warm_passes(recipe: Recipe, samples: int) -> float:
+    return WARM_SHARE * epochs_of(recipe, max(samples // recipe.batch_size, 1))
 
 
 def _check_targets(targets: Tensor, samples: int, recipe: Recipe, classes: int | None) -> tuple[Tensor, Task]:

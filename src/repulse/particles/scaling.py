@@ -75,6 +75,17 @@ class Scaling:
         axes = torch.where(whitening.scale.isfinite(), tap_scale / size, 0.0).unsqueeze(1) * whitening.axes.double()
         return cls(shift, scale.to(dtype), kept, axes.to(dtype), whitening, moments.bounds)
 
+    @classmethod
+    def along(cls, whitening: Whitening, taps: int, tap_scale: float) -> Scaling:
+        """Return a scaling whose whitened features are those of a whitening that is known."""
+        kept, own = len(whitening.scale) - taps, whitening.scale.double()
+        varied = own[:kept][own[:kept].isfinite()]
+        common = varied.square().sum().div(kept).sqrt() if len(varied) else torch.ones_like(own[0])
+        scale = torch.cat([common.expand(kept), own[kept:]])
+        size = torch.where(own.isfinite(), tap_scale * scale / own, 0.0)
+        axes = size.unsqueeze(1) * whitening.axes.double()
+        return cls(whitening.shift, scale.to(own.dtype).to(whitening.shift), kept, axes.to(whitening.axes), whitening)
+
     @property
     def columns(self) -> int:
         """Return how many features the heads see."""

@@ -12,6 +12,7 @@ from torch import Tensor
 from repulse._mapped import row_chunks
 from repulse.particles.distance import DistanceColumns
 from repulse.particles.scaling import Scaling
+from repulse.particles.whitening import OUTLIER
 from repulse.recipe import Recipe
 
 
@@ -50,6 +51,32 @@ class View:
         if not recipe.distances or scaling.whitening is None:
             return cls(scaling)
         distances = DistanceColumns.of(scaling.whitening, features, features.shape[1] - taps)
+        return cls._fitted(scaling, distances, features, tap_scale, keep)
+
+    @classmethod
+    def continued(
+        cls, distances: DistanceColumns, features: Float[Tensor, "N d"], taps: int, tap_scale: float, keep: bool = False
+    ) -> View | None:
+        """Return the view along principal axes that are known; None if features lie far outside of these.
+
+        Args:
+            distances: the distance columns of heads that were fitted on features like these.
+            features: of the training data; may be mapped from a file.
+            taps: how many of the last columns are taps.
+            tap_scale: spread of the whitened features and of the distance columns.
+            keep: whether to keep the distance columns of the features.
+        """
+        whitening = distances.whitening
+        for part in row_chunks(features):
+            if float(((torch.stack(part.aminmax(dim=0)) - whitening.shift) / whitening.scale).abs().max()) > OUTLIER:
+                return None
+        return cls._fitted(Scaling.along(whitening, taps, tap_scale), distances, features, tap_scale, keep)
+
+    @classmethod
+    def _fitted(
+        cls, scaling: Scaling, distances: DistanceColumns, features: Tensor, tap_scale: float, keep: bool
+    ) -> View:
+        """Make the distance columns uncorrelated on training features."""
         parts: Iterable[Tensor] = map(distances, row_chunks(features))
         parts = list(parts) if keep else parts
         shift, covariance = _moments(distances(features[:1]).double()[0], parts, len(features))

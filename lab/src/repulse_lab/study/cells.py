@@ -94,9 +94,7 @@ def _method(about: Mapping[str, Any], view: View, classes: int) -> Method:
     repelled = view.repulsion[about["repulsion"]] if about.get("repulsion") else None
     if about["method"] in NAMED:
         recipe = NAMED[about["method"]].replace(**about.get("recipe", {}), seed=about["seed"])
-        if (
-            recipe.tap_scale == "auto"
-        ):  # tables calibrate such heads on labels, so they are fitted as if there were some
+        if recipe.tap_scale == "auto" and recipe.whiten:  # tables calibrate such heads, as validation data would
             recipe = recipe.replace(tap_scale=LARGE_SCALE)
         return LastLayerEnsemble(classes, recipe, repelled, view.taps, view.network)
     return build(about["method"], Resources(view.layer, repelled, view.taps, about["seed"]))
