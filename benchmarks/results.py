@@ -57,7 +57,9 @@ def overlay(results: Path, to: Path) -> None:
 
 
 def _labels(outcome: Outcome) -> str:
-    return json.dumps(sorted((key, str(value)) for key, value in outcome.labels.items() if value is not None))
+    """What a cell is, whatever build of the ambiguous digits it was measured on."""
+    known = {key: str(value) for key, value in outcome.labels.items() if value is not None and key != "build"}
+    return json.dumps(sorted(known.items()))
 
 
 def every_experiment() -> list[Experiment]:

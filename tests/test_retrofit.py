@@ -207,12 +207,13 @@ def test_the_public_surface_is_what_it_says():
 
 
 @pytest.mark.data
-def test_published_resnet20_on_cifar10(data_root):
+def test_published_resnet20_on_cifar10(data_root, monkeypatch):
     """Accuracy of the published weights, and a better ranking of unseen natural images after retrofitting."""
     from repulse_lab.data import load
     from repulse_lab.data.images import normalise
     from repulse_lab.networks.resnet_cifar import MEAN, STD, load_published
 
+    monkeypatch.setattr("repulse.particles.loop.MIN_STEPS", 500)
     network = load_published(data_root / "weights" / "resnet20-12fca82f.th")
     test, labels = (part[:1000] for part in load("cifar10", "test", data_root).labelled)
     inside = normalise(test, MEAN, STD)

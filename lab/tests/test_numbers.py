@@ -54,7 +54,7 @@ def cells(folder: Path) -> dict[tuple[str, ...], float]:
             plain = {line["method"], f"{line['method']}, {line['repulsion']}"}
             row = line.get("row") or ""
             about = [line[key] for key in ("preset", "network", "method", "repulsion", "layers", "seed", "metric")]
-            others = [line.get(key) or "" for key in ("task", "data", "rows", "collection", "beyond")]
+            others = [line.get(key) or "" for key in ("task", "data", "rows", "collection", "beyond", "build")]
             key = (problem_of(folder.name), "" if row in plain else row, *others, *about)
             if line["metric"] not in TIMES:
                 assert key not in found, key

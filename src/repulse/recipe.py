@@ -247,8 +247,9 @@ NAMED = {"LL-E": LL_E, "RLL-E": RLL_E, "fs-RLL-E": FS_RLL_E, "repulse": Recipe()
 PAPER_TRAINING = {"epochs": 30, "lr": 1e-4, "decay": "none", "strength": 0.1, "prior_std": 1.0}
 """How the paper trained its heads: `FS_RLL_E.replace(**PAPER_TRAINING)`.
 
-The text gives epochs, learning rate and batch size; the strength is read off the name of one of its result files, and
-the prior is our reading. Features are scaled here, of which the paper says nothing.
+The text gives epochs, learning rate and batch size; the strength is read off the name of one of its result files (of
+another it is 0.001, which is what a sweep chooses for a short training, docs/results/index.md), and the prior is our
+reading. Features are scaled here, of which the paper says nothing.
 """
 
 

@@ -136,7 +136,7 @@ def test_svgd_finds_a_gaussian(kernel):
     covariance = torch.tensor([[2.0, 0.6], [0.6, 0.5]], dtype=torch.float64)
     target = torch.distributions.MultivariateNormal(mean, covariance)
     x = random(30, 2).requires_grad_()
-    for _ in range(400):
+    for _ in range(250):
         k = kernel_matrix(x, kernel=kernel)
         loss = -target.log_prob(mix_driving(x, k)).sum() + repulsion(x, rule="svgd", kernel=kernel)
         (gradient,) = torch.autograd.grad(loss, x)

@@ -44,7 +44,7 @@ MAX_ROWS = 2000
 """Inputs whose neighbours are searched at once."""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Audit:
     """What was found about each input, in the order of the data.
 
@@ -115,6 +115,9 @@ class Audit:
             f"{key:<{wide}}  {label[:15]:<16}{guess[:15]:<16}{q:>8.3f}  {found}" for key, label, guess, q, found in rows
         ]
         return "\n".join(lines)
+
+    def __repr__(self) -> str:
+        return f"Audit({', '.join(f'{count:,} {name}' for name, count in self.counts.items())})"
 
     def table(self, most: int = 100) -> str:
         """Return the most suspect inputs as an HTML table."""

@@ -14,6 +14,7 @@ from repulse.baselines.contract import Method
 from repulse.baselines.last_layer import LastLayer
 from repulse.baselines.registry import register
 from repulse.errors import DataError, expected
+from repulse.particles import loop
 from repulse.particles.scaling import TAP_SCALE, Scaling
 from repulse.prediction import ClassPrediction
 from repulse.recipe import Recipe
@@ -33,7 +34,7 @@ class OutlierExposure(Method):
         weight: weight of the second term; 0.5 is its authors'.
         taps: number of columns of the features, the last ones, that are taps.
         seed: for the start and the batches.
-        steps: minimum number of steps; three passes if these are more.
+        steps: minimum number of steps, that of our heads if not given; three passes if these are more.
     """
 
     repulsion: Tensor
@@ -41,7 +42,7 @@ class OutlierExposure(Method):
     weight: float = 0.5
     taps: int = 0
     seed: int = 0
-    steps: int = 2000
+    steps: int = field(default_factory=lambda: loop.MIN_STEPS)
     layer: LastLayer = field(init=False, repr=False)
 
     name = "outlier exposure"
