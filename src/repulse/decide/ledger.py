@@ -94,8 +94,8 @@ def ledger(
         heads: linear heads.
         blocks: of their columns.
         features: of the inputs.
-        reference: features that count as ordinary; those at the middle of the heads' own distance columns, or zero, if
-            not given.
+        reference: what counts as ordinary of the features, and of the distance columns if it goes on; the middle of the
+            heads' own distance columns, or zero, if not given.
     """
     if len(heads.weights) > 1:
         raise DataError(expected("heads", "linear, for an exact ledger", "heads with hidden layers"))
