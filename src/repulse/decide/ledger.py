@@ -86,7 +86,7 @@ class Ledger:
 
 @torch.no_grad()
 def ledger(
-    heads: Heads, blocks: list[Block], features: Float[Tensor, "B d"], reference: Float[Tensor, " d"] | None = None
+    heads: Heads, blocks: list[Block], features: Float[Tensor, "B d"], reference: Float[Tensor, " r"] | None = None
 ) -> Ledger:
     """Split the deviations of linear heads from their mean into the parts of the blocks, in double precision.
 
