@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from repulse.ensemble import Ensemble
+from repulse.recipe import Recipe
 from repulse_lab.networks import build
 from repulse_lab.speed.clock import Run
 from repulse_lab.speed.measurement import Benchmark, BenchSetting, Curve, Measurement, Ratio
@@ -27,7 +28,7 @@ FILES = ("saved heads", "exported ONNX file")
 def ratios(quick: bool) -> list[Ratio]:
     found = []
     for title, *_ in _networks(quick).values():
-        for name in RECIPES:
+        for name in _recipes(quick):
             for batch, goal in _batches(quick).items():
                 found.append(Ratio(f"{name}: deployed", "bare network", f"{title}, batch {batch}", goal))
             found += [] if quick else [Ratio(f"{name}: {file}", "weights of the network", title) for file in FILES]
@@ -38,7 +39,7 @@ def measure(setting: BenchSetting) -> Iterator[Measurement | Curve]:
     wanted, clock = iter(ratios(setting.quick)), setting.clock(rounds=15, seconds=10.0)
     for name in _networks(setting.quick):
         network = build(name).eval()
-        for recipe in RECIPES.values():
+        for recipe in _recipes(setting.quick).values():
             ensemble = ensemble_on(network, images(4), recipe)
             for batch in _batches(setting.quick):
                 x = images(batch)
@@ -63,6 +64,10 @@ def calling(ensemble: Ensemble, x: Tensor) -> Run:
 
 def _networks(quick: bool) -> dict[str, tuple[str, int, float]]:
     return dict(list(NETWORKS.items())[: 1 if quick else None])
+
+
+def _recipes(quick: bool) -> dict[str, Recipe]:
+    return dict(list(RECIPES.items())[: 1 if quick else None])
 
 
 def _batches(quick: bool) -> dict[int, float | None]:
