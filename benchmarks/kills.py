@@ -60,11 +60,11 @@ def main() -> None:
 def campaign(folder: Path, engine: str, kills: int, files: int, rng: random.Random) -> dict[str, object]:
     """Run it; raise AssertionError at the first thing that is not as it should be."""
     prepare(folder, files)
-    finish(start(folder, "processes", "wanted", workers=1))
+    finish(start(folder, "processes", "wanted", workers=1), folder)
     wanted = contents(folder / "wanted")
     assert len(wanted) == files
     begun = time.perf_counter()
-    finish(start(folder, engine, "out"))
+    finish(start(folder, engine, "out"), folder)
     whole = time.perf_counter() - begun
     assert contents(folder / "out") == wanted
     shutil.rmtree(folder / "out")
@@ -84,7 +84,7 @@ def campaign(folder: Path, engine: str, kills: int, files: int, rng: random.Rand
         if len(there) == files:
             counts["times all files were done"] += 1
             shutil.rmtree(folder / "out")
-    finish(start(folder, engine, "out"))
+    finish(start(folder, engine, "out"), folder)
     assert contents(folder / "out") == wanted, "a file is missing or different"
     left = {path.name for path in (folder / "out").iterdir()} - set(wanted)
     assert not left, f"{left} is left"
@@ -115,9 +115,10 @@ def start(folder: Path, engine: str, out: str, workers: int = 2) -> subprocess.P
         return subprocess.Popen(whole, cwd=folder, stdout=log, stderr=log)
 
 
-def finish(process: subprocess.Popen[bytes]) -> None:
+def finish(process: subprocess.Popen[bytes], folder: Path) -> None:
     code = process.wait(timeout=600)
-    assert code == 0, f"the command ended with {code}"
+    said = (folder / "log.txt").read_text(errors="replace")[-2000:]
+    assert code == 0, f"the command ended with {code}: {said}"
 
 
 def contents(folder: Path) -> dict[str, bytes]:

@@ -30,11 +30,18 @@ def main() -> None:
     if quick:
         sys.exit(f"Measured with --quick, which is no result: {', '.join(quick)}. Run `repulse-lab bench` without.")
     page = ROOT / "docs" / "speed.md"
-    rows, profile = [[f for f in findings if (f.group == "profile") == apart] for apart in (False, True)]
-    insert(page, "speed-goals", report.table_of(some(rows, lambda row: row.about.goal is not None)).markdown())
-    insert(page, "speed-others", report.table_of(some(rows, lambda row: row.about.goal is None), False).markdown())
-    if profile:
-        insert(page, "speed-profile", parts_of(profile).markdown())
+    apart = {name: [found for found in findings if found.group == name] for name in ("profile", "deploy")}
+    rows = [found for found in findings if found.group not in apart]
+    if rows:
+        insert(page, "speed-goals", report.table_of(some(rows, lambda row: row.about.goal is not None)).markdown())
+        insert(page, "speed-others", report.table_of(some(rows, lambda row: row.about.goal is None), False).markdown())
+    if apart["profile"]:
+        insert(page, "speed-profile", parts_of(apart["profile"]).markdown())
+    if apart["deploy"]:
+        table = f"{report.table_of(apart['deploy']).markdown()}\n\n{report.machine_of(apart['deploy'])}"
+        insert(page, "speed-deploy", table)
+    if not rows:
+        return
     insert(page, "speed-machine", report.machine_of(findings))
     plot = report.plot_of(findings)
     if plot is not None:

@@ -149,9 +149,12 @@ def make_pets(data: Path, out: Path, known: int = 6, each: int = 40) -> None:
     for name, rows in parts.items():
         write_csv(out / f"{name}.csv", ("path", "label"), rows)
     network, transform = pets(None)
-    opened = (transform(Image.open(path).convert("RGB")) for path, _ in parts["train"])
-    batches = iter(lambda: [image for image, _ in zip(opened, range(32), strict=False)], [])
-    features = features_of(network, "_fc", (torch.stack(batch) for batch in batches))
+    files = [path for path, _ in parts["train"]]
+    batches = (
+        torch.stack([transform(Image.open(path).convert("RGB")) for path in files[i : i + 32]])
+        for i in range(0, len(files), 32)
+    )
+    features = features_of(network, "_fc", batches)
     names = sorted({label for _, label in parts["train"]})
     train_last_layer(
         features, torch.tensor([names.index(label) for _, label in parts["train"]]), out / "weights.safetensors"

@@ -11,8 +11,8 @@ import pytest
 NOTEBOOKS = sorted((Path(__file__).parents[1] / "examples" / "notebooks").glob("*.ipynb"))
 
 
-def test_there_are_two():
-    assert {path.stem for path in NOTEBOOKS} == {"image_folder", "table"}
+def test_there_are_four():
+    assert {path.stem for path in NOTEBOOKS} == {"active_learning", "image_folder", "table", "text"}
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)

@@ -26,9 +26,24 @@ from repulse.commands.watch import watch
 from repulse.commands.why import why
 from repulse.errors import RepulseError
 
+FIRST = """**First:** `repulse fit resnet18 train/ --checkpoint weights.safetensors --validation held-out/`, then
+`repulse report heads --test test/ --ood other=elsewhere/`. Every command ends with what to do next.
+Without data of your own: `repulse demo`."""
+
+EXAMPLES = """**Examples**
+
+`repulse fit resnet18 train/ --checkpoint weights.safetensors --validation held-out/` (class folders of images)
+
+`repulse fit my-bert/ train.csv --validation held-out.csv` (texts, and a folder that `save_pretrained` wrote)
+
+`repulse fit network.py:make train.parquet --task regression --label price --validation held-out.parquet`
+
+`repulse fit linear features.npz --checkpoint last-layer.safetensors` (features that are computed already)"""
+
 app = typer.Typer(
     name="repulse",
     help="Honest uncertainty for networks that are already trained.",
+    epilog=FIRST,
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode="markdown",
@@ -53,15 +68,15 @@ def _root(
     pass
 
 
-app.command()(fit)
-app.command()(score)
+app.command()(suggest)
+app.command(epilog=EXAMPLES)(fit)
 app.command()(report)
+app.command()(score)
+app.command()(serve)
 app.command()(gate)
 app.command()(watch)
 app.command()(why)
 app.command()(audit)
-app.command()(serve)
-app.command()(suggest)
 
 
 @app.command()

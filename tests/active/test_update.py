@@ -115,6 +115,18 @@ def test_new_classes_get_outputs_and_names(ensemble):
         ensemble.update([(normal(4, 4), torch.tensor([0, 1, 2, 5]))], progress=False)
 
 
+def test_new_classes_are_learnt():
+    data, more = labelled(80, 0), labelled(60, 3, classes=4)
+    network = trained_perceptron(*map(torch.cat, zip(*data, strict=True)), outputs=3)
+    made = repulse.retrofit(network, data, recipe=QUICK.replace(epochs=60, lr=0.03), progress=False).update(
+        more, progress=False
+    )
+    x, y = map(torch.cat, zip(*labelled(60, 4, classes=4), strict=True))
+    labels = made.predict(x).labels
+    assert (labels[y == 3] == 3).float().mean() > 0.9
+    assert (labels[y < 3] == y[y < 3]).float().mean() > 0.7  # of three
+
+
 def test_inputs_marked_as_foreign_are_repelled_on(ensemble):
     marked = normal(6, 4) + torch.tensor([0.0, 0.0, 9.0, 0.0])
     made = ensemble.update(foreign=marked, progress=False)

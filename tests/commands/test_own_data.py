@@ -129,10 +129,10 @@ def test_classes_from_a_file_and_strict(tmp_path):
 
 def test_suggest_ends_with_the_command_to_fit(tmp_path):
     train, other = write_rows(tmp_path / "train.csv", 120), write_rows(tmp_path / "other.csv", seed=1)
-    done = run("suggest", "own_data:rows_network", train, "--repulsion", f"other={other}")
+    done = run("suggest", "own_data:rows_network", train, "--repulsion", f"other={other}", "--label", "label")
     assert re.search(r"^nowhere .*\n(.*\n)*other ", done.output, re.MULTILINE)
     assert "judged on" in done.output
-    assert "next: repulse" in done.output
+    assert re.search(r"next: repulse(\.retrofit|( fit own_data:rows_network .*train.csv --label label ))", done.output)
     assert not (tmp_path / "heads").exists()
 
 

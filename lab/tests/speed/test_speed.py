@@ -19,6 +19,7 @@ from typer.testing import CliRunner
 from repulse.errors import CheckpointError, RecipeError
 from repulse_lab import cli
 from repulse_lab.speed import (
+    deployed,
     features,
     fit,
     importing,
@@ -359,6 +360,12 @@ def test_predictions_give_a_row_for_each_ratio(instant, no_laplace, tmp_path):
     assert [row.about for row in rows] == predict.ratios(True)
 
 
+def test_deployed_ensembles_give_a_row_for_each_ratio(instant, tmp_path):
+    rows = list(deployed.measure(BenchSetting(tmp_path, quick=True)))
+    assert [row.about for row in rows] == deployed.ratios(True)
+    assert {about.goal for about in deployed.ratios(False)} == {1.15, 1.03, None}
+
+
 def test_features_give_a_row_for_each_ratio_and_leave_nothing(instant, monkeypatch, tmp_path):
     monkeypatch.setattr(features, "SIZE", 4)
     monkeypatch.setattr(features, "start", lambda *command, **environment: asked.append(command) or "300000")
@@ -455,7 +462,7 @@ def test_synthetic_features_are_those_of_a_classifier():
 
 def test_the_page_is_filled_by_the_command_and_by_nothing_quick(monkeypatch, tmp_path):
     page = (ROOT / "docs" / "speed.md").read_text()
-    for name in ("speed-goals", "speed-profile", "speed-others", "speed-machine", "speed-plot"):
+    for name in ("speed-goals", "speed-profile", "speed-deploy", "speed-others", "speed-machine", "speed-plot"):
         assert re.search(rf"<!-- {name} -->\n.*?<!-- end of {name} -->", page, re.DOTALL)
     for name in run.BENCHMARKS:
         assert f"| `{name}` |" in page

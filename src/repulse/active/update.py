@@ -36,8 +36,8 @@ def update(
 
     Only new inputs go through the network; its features of the old data were kept. Heads start from those they were,
     and take a tenth of the steps of a fit: where these are less than a pass, they see all new data, and as much of the
-    old as there is time for, drawn at random. New classes, numbered after the old ones, get outputs of their own; the
-    network has none for them, so from then on the mean prediction is that of the heads.
+    old as there is time for, drawn at random. With new classes, numbered after the old ones, they are fitted from the
+    start; the network has no outputs for them, so from then on the mean prediction is that of the heads.
 
     Args:
         ensemble: made by `retrofit`, or saved with `features=True`; it stays as it is.
@@ -60,9 +60,12 @@ def update(
         if recipe.space != "function":
             raise RepulsionError(expected("foreign", "None for a recipe that does not repel in function space", "data"))
         kept = kept.repelled_on(_foreign_features(ensemble, foreign, progress), FOREIGN_SHARE)
-    newest = len(kept.train) - len(ensemble.required_features("update").train)
-    some = kept.sampled(warm_rows(recipe, *kept.train.shape), newest, recipe.seed)
-    heads = some.fit(ensemble.backbone, recipe, classes=classes, warm=ensemble.heads, progress=progress)
+    if classes == ensemble.heads.task.class_count:
+        newest = len(kept.train) - len(ensemble.required_features("update").train)
+        some = kept.sampled(warm_rows(recipe, *kept.train.shape), newest, recipe.seed)
+        heads = some.fit(ensemble.backbone, recipe, classes=classes, warm=ensemble.heads, progress=progress)
+    else:  # a tenth of the steps teaches no new class
+        heads = kept.fit(ensemble.backbone, recipe, classes=classes, progress=progress)
     return _Made(ensemble, kept, heads, names).ensemble()
 
 

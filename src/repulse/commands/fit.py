@@ -42,7 +42,10 @@ def fit(
     label: options.Label = None,
     key: options.Key = None,
     heads: Annotated[int, typer.Option(min=1, help="Number of heads.")] = Recipe().heads,
-    strength: Annotated[float | None, typer.Option(min=0, help="Of the repulsion. [default: by classes]")] = None,
+    strength: Annotated[
+        float | None,
+        typer.Option(min=0, help="How strongly heads repel each other. [default: by the number of classes]"),
+    ] = None,
     layers: Annotated[
         list[str] | None, typer.Option(help="What heads see: auto, last, or names of modules; may be repeated.")
     ] = None,

@@ -59,7 +59,10 @@ def suggest(
         )
     if not shows_progress():  # otherwise it was printed
         typer.echo(str(found))
-    next_steps(_next(found, named, f"{shlex.quote(model)} {shlex.quote(str(data))}"))
+    told = {"checkpoint": checkpoint, "validation": validation, "classes": classes}
+    told |= {"text": text, "path": path, "label": label, "task": None if task is options.Task.classification else task}
+    named_again = [f"--{name} {shlex.quote(str(value))}" for name, value in told.items() if value is not None]
+    next_steps(_next(found, named, " ".join([shlex.quote(model), shlex.quote(str(data)), *named_again])))
 
 
 def _next(found: Suggestion, named: dict[str, str], what: str) -> tuple[str, str]:

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from repulse._extras import needs
+from repulse._operators import define_missing
 from repulse.ensemble import Ensemble, load
 from repulse.errors import CheckpointError, DataError, expected
 from repulse.integrations._model_card import card_of
@@ -19,6 +20,7 @@ from repulse.recipe import Recipe
 from repulse.retrofit import AUTO, retrofit
 
 with needs("transformers and huggingface-hub", extra="hf"):
+    define_missing()
     from huggingface_hub import ModelCard, ModelHubMixin, snapshot_download
     from transformers import PreTrainedModel, TrainerCallback
 

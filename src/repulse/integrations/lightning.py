@@ -11,6 +11,7 @@ from torch import nn
 
 from repulse import metrics
 from repulse._extras import needs
+from repulse._operators import define_missing
 from repulse.backbone.batches import inputs_and_targets
 from repulse.ensemble import Ensemble
 from repulse.errors import DataError, expected
@@ -19,6 +20,7 @@ from repulse.recipe import Recipe
 from repulse.retrofit import AUTO, retrofit
 
 with needs("lightning", extra="lightning"):
+    define_missing()
     from lightning.pytorch import Callback, LightningModule, Trainer
 
 

@@ -7,10 +7,12 @@ from typing import Any, Self
 from torch import Tensor, nn
 
 from repulse._extras import needs
+from repulse._operators import define_missing
 from repulse.ensemble import Ensemble
 from repulse.retrofit import retrofit
 
 with needs("pytorch-ood", extra="pytorch-ood"):
+    define_missing()
     from pytorch_ood.api import Detector, RequiresFittingException
 
 

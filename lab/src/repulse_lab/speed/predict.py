@@ -87,8 +87,14 @@ def bare(network: nn.Module, x: Tensor) -> Run:
 
 
 def predicting(network: nn.Module, x: Tensor, recipe: Recipe) -> Run:
-    """Return a prediction by an ensemble on the network; its heads are those of the recipe, fitted to noise."""
-    backbone = split(network, x[:4], layers=recipe.layers)
+    """Return a prediction by an ensemble on the network."""
+    ensemble = ensemble_on(network, x[:4], recipe)
+    return lambda: read(ensemble.predict(x))
+
+
+def ensemble_on(network: nn.Module, x: Tensor, recipe: Recipe) -> Ensemble:
+    """Return an ensemble on the network; its heads are those of the recipe, fitted to noise."""
+    backbone = split(network, x, layers=recipe.layers)
     noise = torch.randn(2 * backbone.width, backbone.width, generator=torch.Generator().manual_seed(0))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FitWarning)  # what they predict does not matter
@@ -100,8 +106,7 @@ def predicting(network: nn.Module, x: Tensor, recipe: Recipe) -> Run:
             taps=backbone.width - backbone.penultimate,
             progress=False,
         )
-    ensemble = Ensemble(backbone, heads)
-    return lambda: read(ensemble.predict(x))
+    return Ensemble(backbone, heads)
 
 
 def read(prediction: Prediction) -> None:

@@ -13,7 +13,7 @@ from tqdm import tqdm
 
 from repulse._version import __version__
 from repulse.errors import check_choice
-from repulse_lab.speed import features, fit, importing, memory, predict, profile, scaling, step
+from repulse_lab.speed import deployed, features, fit, importing, memory, predict, profile, scaling, step
 from repulse_lab.speed.clock import threads
 from repulse_lab.speed.measurement import Benchmark, BenchmarkResult, BenchSetting, Measurement
 
@@ -25,6 +25,7 @@ BENCHMARKS = {
         profile.BENCHMARK,
         fit.BENCHMARK,
         predict.BENCHMARK,
+        deployed.BENCHMARK,
         features.BENCHMARK,
         memory.BENCHMARK,
         scaling.BENCHMARK,
