@@ -75,7 +75,7 @@ test-lowest: $(VENV)-lowest/.done
 		tests/test_retrofit.py tests/test_bad_input.py tests/test_not_silent.py
 
 campaign: $(VENV)/.dev
-	$(BIN)/python -W ignore benchmarks/campaign.py --share $(or $(SHARE),1)
+	$(BIN)/python -W ignore benchmarks/campaign.py --share $(or $(SHARE),1) --only "$(ONLY)"
 
 mutants: $(VENV)/.dev
 	$(BIN)/python benchmarks/campaign.py --mutants $(or $(COUNT),60)

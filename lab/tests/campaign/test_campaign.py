@@ -52,6 +52,19 @@ def test_failures_are_counted():
     assert "| **all** | | **3** | **1** | **2** |" in table
 
 
+def test_rows_are_made_again_in_their_place():
+    old = [finding.Finding("killed:", "a", 2), finding.Finding("called", "b", 1_000, ["x", "y"])]
+    new = [finding.Finding("called", "b", 3), finding.Finding("killed:", "c", 4), finding.Finding("new", "d", 5)]
+    rows = run.merged(run.rows_of(run.table(old)), new)
+    assert [(row.what, row.tried, len(row.failures)) for row in rows] == [
+        ("a", 2, 0),
+        ("c", 4, 0),
+        ("b", 3, 0),
+        ("d", 5, 0),
+    ]
+    assert "| **all** | | **14** | **14** | **0** |" in run.table(rows)
+
+
 def test_a_page_without_its_place_is_refused(tmp_path: Path):
     page = tmp_path / "page.md"
     page.write_text(f"before\n{run.BEGIN}\nold\n{run.END}\nafter\n")

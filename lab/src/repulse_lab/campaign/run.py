@@ -33,11 +33,14 @@ CAMPAIGNS: dict[Campaign, int] = {
 BEGIN, END = "<!-- campaign -->", "<!-- end of campaign -->"
 
 
-def run(share: float, seed: int, say: Callable[[str], object] = lambda line: None) -> list[Finding]:
-    """Run all campaigns, with this share of the tries of the long form."""
+def run(
+    share: float, seed: int, say: Callable[[str], object] = lambda line: None, only: Sequence[str] = ()
+) -> list[Finding]:
+    """Run all campaigns, or those of these names, with this share of the tries of the long form."""
     torch.set_num_threads(1)  # processes that are copied must have no others
     found, last = [], time.monotonic()
-    for campaign, times in CAMPAIGNS.items():
+    chosen = {campaign: times for campaign, times in CAMPAIGNS.items() if not only or campaign.__name__ in only}
+    for campaign, times in chosen.items():
         for finding in campaign(max(round(share * times), 1), seed):
             counts = f"{finding.tried} tried, {finding.refused} refused, {len(finding.failures)} failed"
             counts += f", {1000 * (time.monotonic() - last) / finding.tried:.0f} ms each"
@@ -59,14 +62,44 @@ def table(found: Sequence[Finding]) -> str:
     return "\n".join([*rows, f"| **all** | | **{tried:,}** | **{tried - failed:,}** | **{failed:,}** |"])
 
 
-def main(share: float, seed: int, page: Path | None) -> int:
-    """Run, say what is found, and write the page; return the number of failures."""
+def main(share: float, seed: int, page: Path | None, only: Sequence[str] = ()) -> int:
+    """Run, say what is found, and write the page; return the number of failures.
+
+    With names of campaigns, only their rows of the page are made again, and a line says so.
+    """
     start = time.monotonic()
-    found = run(share, seed, lambda line: print(line, flush=True))
+    found = run(share, seed, lambda line: print(line, flush=True), only)
     minutes = (time.monotonic() - start) / 60
     if page is not None:
-        command = f"`make campaign SHARE={share:g}`"
-        how = f"By {command}, seed {seed}, in {max(minutes, 1):.0f} min on one core of a busy machine, with torch"
-        content = f"{table(found)}\n\n{how} {torch.__version__} and Python {sys.version.split()[0]}."
-        put_in(page, content, BEGIN, END)
+        which = f" ONLY={','.join(only)}" if only else ""
+        how = f"By `make campaign SHARE={share:g}{which}`, seed {seed}, in {max(minutes, 1):.0f} min on one core of a"
+        lines = [f"{how} busy machine, with torch {torch.__version__} and Python {sys.version.split()[0]}."]
+        rows = found
+        if only:
+            before = page.read_text(encoding="utf-8")
+            rows = merged(rows_of(before), found)
+            lines = [*(line for line in before.splitlines() if line.startswith("By `make campaign SHARE=")), *lines]
+        put_in(page, "\n\n".join([table(rows), *lines]), BEGIN, END)
     return sum(len(one.failures) for one in found)
+
+
+def rows_of(text: str) -> list[Finding]:
+    """Read the rows of a table back."""
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines()]
+    counted = [row for row in rows if len(row) == 5 and row[2].replace(",", "").isdigit()]
+    return [
+        Finding(row[0], row[1], int(row[2].replace(",", "")), ["then"] * int(row[4].replace(",", "")))
+        for row in counted
+    ]
+
+
+def merged(before: Sequence[Finding], found: Sequence[Finding]) -> list[Finding]:
+    """Return the rows from before with new ones in their place; rows of new subjects follow those of their kind."""
+    rows = list(before)
+    for one in found:
+        kind = one.campaign.rstrip(":")
+        places = [i for i, row in enumerate(rows) if (row.campaign, row.what) == (kind, one.what)]
+        last = max((i for i, row in enumerate(rows) if row.campaign == kind), default=len(rows) - 1)
+        at = places[0] if places else last + 1
+        rows[at : at + len(places)] = [one]
+    return rows
