@@ -14,6 +14,7 @@ import subprocess
 import sys
 import time
 import warnings
+from typing import Any
 
 import torch
 from torch import nn
@@ -39,13 +40,27 @@ class Network(nn.Module):
         return F.interpolate(self.head(self.deep(self.body(self.stem(x)))), x.shape[2:], mode="bilinear")
 
 
-def ensemble_of(network: nn.Module) -> repulse.Ensemble:
+class OneLayer(nn.Module):
+    """What one head cannot do without: a 1x1 convolution, the interpolation, a softmax and its entropy."""
+
+    def __init__(self, network: Network) -> None:
+        super().__init__()
+        self.head, self.features = network.head, torch.rand(1, network.head.in_channels, SMALL[0] // 4, SMALL[1] // 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        probs = F.interpolate(self.head(self.features), x.shape[2:], mode="bilinear").softmax(dim=1)
+        return -(probs * probs.log()).sum(dim=1)
+
+
+def ensemble_of(network: nn.Module, heads: int = 10) -> repulse.Ensemble:
     generator = torch.Generator().manual_seed(0)
     images = torch.rand(4, 3, 64, 64, generator=generator)
     targets = torch.randint(CLASSES, (4, 64, 64), generator=generator)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return repulse.retrofit(network, [(images, targets)], recipe=repulse.Recipe(epochs=1), progress=False)
+        return repulse.retrofit(
+            network, [(images, targets)], recipe=repulse.Recipe(epochs=1, heads=heads), progress=False
+        )
 
 
 def megabytes() -> float:
@@ -59,7 +74,11 @@ def measure(what: str) -> None:
     torch.set_num_threads(1)
     network = (Network(24, 128) if what.startswith("large") else Network()).eval()
     what = what.removeprefix("large ")
-    call = ensemble_of(network).predict if what.startswith("ensemble") else network
+    call: Any = network
+    if what.startswith("layer"):
+        call = OneLayer(network)
+    elif not what.startswith("network"):
+        call = ensemble_of(network, 20 if what.startswith("twenty") else 10).predict
     if what.endswith("memory"):
         x = torch.rand(1, 3, *SIZE)
         call(torch.rand(1, 3, 64, 64))
@@ -84,7 +103,7 @@ def main() -> None:
         return
     found = {}
     times = [f"{size}{what} time" for size in ("", "large ") for what in ("network", "ensemble")]
-    for name in ("network memory", "ensemble memory", *times):
+    for name in ("network memory", "ensemble memory", *times, "twenty time", "layer time"):
         told = subprocess.run([sys.executable, __file__, "--measure", name], capture_output=True, text=True, check=True)
         found[name] = float(told.stdout)
     logits = 4 * CLASSES * SIZE[0] * SIZE[1] / 2**20
@@ -95,6 +114,10 @@ def main() -> None:
     for size in ("", "large "):
         network, ensemble = (found[f"{size}{what} time"] for what in ("network", "ensemble"))
         print(f"at {SMALL[0]} x {SMALL[1]}: {size}network {network:.1f} ms, `predict` {ensemble:.1f} ms")
+    more = (found["twenty time"] - found["ensemble time"]) / 10
+    print(
+        f"one more head: {more:.1f} ms; one layer, interpolated, with softmax and entropy: {found['layer time']:.1f} ms"
+    )
 
 
 if __name__ == "__main__":

@@ -126,7 +126,7 @@ def picture(found: Sequence[Shown], train: Samples, path: Path) -> None:
     """Draw a row for each input: itself, votes, shares, and the nearest training images."""
     assert isinstance(train.inputs, Tensor)
     figure = Figure(figsize=(13, 2.1 * len(found)), layout="constrained")
-    ratios = [1, 1, 1.2, *[1] * NEAREST]
+    ratios = [1, 1, 1.4, *[1] * NEAREST]
     rows: Any = figure.subfigures(len(found), 1)
     for i, (row, one) in enumerate(zip(rows, found, strict=True), start=1):
         axes = row.subplots(1, len(ratios), gridspec_kw={"width_ratios": ratios})
@@ -147,7 +147,7 @@ def _bars(panel: Any, values: Mapping[str, float], title: str) -> None:
     panel.barh(
         range(len(values)), list(values.values()), color=["#b3261e" if v < 0 else "#2f6fb0" for v in values.values()]
     )
-    panel.set_yticks(range(len(values)), [name if len(name) < 21 else f"{name[:19]}…" for name in values], fontsize=8)
+    panel.set_yticks(range(len(values)), [name if len(name) < 25 else f"{name[:23]}…" for name in values], fontsize=8)
     panel.set_title(title, fontsize=8)
     panel.tick_params(axis="x", labelsize=7)
     panel.invert_yaxis()

@@ -135,6 +135,20 @@ def test_inputs_to_label_next(kind):
     assert_close(scores[found.indices].double(), scores.topk(3).values.double())
 
 
+@pytest.mark.parametrize("kind", ["shares", "labels", "numbers"])
+def test_what_comes_later_and_what_has_to_go(kind):
+    ensemble = ensemble_of(kind)
+    grown = ensemble.update([(ROWS[:20], KINDS[kind][2][:20])], progress=False)
+    for made in (grown, ensemble.forget([0, 5])):
+        assert made.score(ROWS[:4]).shape == (4,)
+
+
+def test_sources_are_compared_where_there_are_several_numbers():
+    recipe = Recipe(task="regression", epochs=1, heads=2)
+    found = repulse.suggest(perceptron(2), [data_of("numbers")], recipe=recipe, progress=False)
+    assert len(found.trials) > 1
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_table_has_a_row_for_each_input(kind):
     prediction = ensemble_of(kind).predict(KINDS[kind][1])
@@ -179,6 +193,10 @@ def test_maps_in_another_runtime(kind, tmp_path):
 REFUSED = {
     "evaluate shares": (lambda: repulse.evaluate(ensemble_of("shares"), data_of("shares")), "argmax"),
     "gate shares": (lambda: ensemble_of("shares").gate((ROWS + 1, KINDS["shares"][2])), "argmax"),
+    "gate labels": (lambda: ensemble_of("labels").gate(data_of("labels")), "gate_within"),
+    "gate pixels": (lambda: ensemble_of("pixels").gate(data_of("pixels")), "gate_within"),
+    "gate numbers": (lambda: ensemble_of("numbers").gate(data_of("numbers")), "several numbers"),
+    "batchbald labels": (lambda: repulse.acquire(ensemble_of("labels"), [ROWS], 3, score="batchbald"), "this score"),
     "audit shares": (lambda: repulse.audit(ensemble_of("shares")), "class indices"),
     "audit labels": (lambda: repulse.audit(ensemble_of("labels")), "one class or one number"),
     "audit numbers": (lambda: repulse.audit(ensemble_of("numbers")), "one class or one number"),

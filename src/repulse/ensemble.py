@@ -48,6 +48,10 @@ if TYPE_CHECKING:
     from repulse.decide.why import Reason, Reasons
 
 
+WITHIN = "; `decide.gate_within` accepts its parts"
+"""What to take in place of a gate."""
+
+
 class Ensemble(nn.Module):
     """The network that was retrofitted, with an ensemble of heads in place of its last layer.
 
@@ -290,7 +294,7 @@ class Ensemble(nn.Module):
     def _check_whole(self, what: str) -> None:
         """Refuse a verb that there is only for networks with one output per input."""
         if self.backbone.ending.positions:
-            got = "one with an output at every position"
+            got = "one with an output at every position" + (WITHIN if what == "gate" else "")
             raise DataError(expected(f"the ensemble, for `{what}`,", "one with one output per input", got))
 
     def check_one_output(self, what: str) -> None:
@@ -300,6 +304,7 @@ class Ensemble(nn.Module):
         if task.kind not in ("classification", "regression"):
             got = "one that predicts several " + ("labels" if task.kind == "multilabel" else "numbers")
             wanted = "one that predicts one class or one number per input"
+            got += WITHIN if what == "gate" and task.kind == "multilabel" else ""
             raise DataError(expected(f"the ensemble, for `{what}`,", wanted, got))
 
     def deploy(self) -> Deployed:

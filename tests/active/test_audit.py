@@ -5,7 +5,7 @@ import torch
 
 import repulse
 from models import normal, trained_perceptron
-from repulse.active.audit import _confidently_wrong
+from repulse.active.audit import _probably_wrong
 from repulse.errors import DataError
 
 WRONG = [3, 50, 77, 110]
@@ -62,16 +62,24 @@ def test_thresholds_of_confident_learning():
     probs = torch.tensor([[0.9, 0.1], [0.6, 0.4], [0.2, 0.8], [0.7, 0.3]])
     targets = torch.tensor([0, 0, 1, 1])
     # Class 0 is usually 0.75 for its own, class 1 0.55: the last input is below both, none is wrong for sure.
-    assert _confidently_wrong(probs, targets).tolist() == [False, False, False, False]
+    assert _probably_wrong(probs, targets).tolist() == [False, False, False, False]
     probs[3] = torch.tensor([0.8, 0.2])  # class 1 is now 0.5; class 0 is above its 0.75 there
-    assert _confidently_wrong(probs, targets).tolist() == [False, False, False, True]
+    assert _probably_wrong(probs, targets).tolist() == [False, False, False, True]
+
+
+def test_as_many_are_called_wrong_as_the_sure_ones_let_expect():
+    # Of label 1 two sure inputs in four are of class 0, so that about half of all six with this label are wrong.
+    sure, unsure = [0.9, 0.1], [0.6, 0.4]
+    probs = torch.tensor([sure] * 4 + [sure, sure, [0.1, 0.9], [0.1, 0.9], unsure, [0.55, 0.45]])
+    targets = torch.tensor([0] * 4 + [1] * 6)
+    assert _probably_wrong(probs, targets).nonzero().squeeze(1).tolist() == [4, 5, 8]
 
 
 def test_a_label_that_is_predicted_is_not_called_wrong():
     probs = torch.tensor([[0.9, 0.1], [0.55, 0.45], [0.6, 0.4]])
     targets = torch.tensor([0, 0, 1])
     # Of the second input class 1 reaches its usual 0.4, class 0 stays below its own 0.73; it is predicted all the same.
-    assert _confidently_wrong(probs, targets).tolist() == [False, False, False]
+    assert _probably_wrong(probs, targets).tolist() == [False, False, False]
 
 
 def test_quality_is_the_probability_of_the_label(found):

@@ -1,8 +1,8 @@
 """Which labels to look at again: probably wrong, ambiguous, out-of-distribution, or copies of each other.
 
-The quality of a label is the probability that the ensemble gives it. It is wrong, in all probability, where another
-class is predicted that is at least as probable as it usually is for inputs that carry its label (the thresholds of
-confident learning, Northcutt et al., 2021). To ask the labels of nearest neighbours as well ranked wrong labels worse.
+The quality of a label is the probability that the ensemble gives it. Wrong, in all probability, are those of least
+quality among the labels that are not predicted, as many as confident learning (Northcutt et al., 2021) estimates to be
+wrong. To ask the labels of nearest neighbours as well ranked wrong labels worse.
 """
 
 from __future__ import annotations
@@ -188,7 +188,7 @@ def audit(ensemble: Ensemble, data: Iterable[Any] | None = None, *, progress: bo
         targets,
         prediction.labels,
         chosen,
-        _confidently_wrong(prediction.probs, targets),
+        _probably_wrong(prediction.probs, targets),
         prediction.aleatoric > usual.aleatoric.quantile(FLAGGED),
         prediction.epistemic > usual.epistemic.quantile(FLAGGED),
         copies,
@@ -196,13 +196,24 @@ def audit(ensemble: Ensemble, data: Iterable[Any] | None = None, *, progress: bo
     )
 
 
-def _confidently_wrong(probs: Float[Tensor, "N K"], targets: Int[Tensor, " N"]) -> Bool[Tensor, " N"]:
-    """Return where another class is predicted, at least as probable as it is, on average, for inputs of that label."""
-    totals = torch.zeros(probs.shape[1]).index_add_(0, targets, probs.gather(1, targets.unsqueeze(1)).squeeze(1))
+def _probably_wrong(probs: Float[Tensor, "N K"], targets: Int[Tensor, " N"]) -> Bool[Tensor, " N"]:
+    """Return the most suspect labels, as many as confident learning estimates to be wrong.
+
+    An input is a sure one where a class is at least as probable as it is, on average, for inputs of that label. The
+    share of sure inputs of a label that are sure of another class is taken for that of all inputs of the label.
+    """
+    quality, predicted = probs.gather(1, targets.unsqueeze(1)).squeeze(1), probs.argmax(dim=1)
     counts = targets.bincount(minlength=probs.shape[1])
+    totals = torch.zeros(probs.shape[1]).index_add_(0, targets, quality)
     thresholds = torch.where(counts > 0, totals / counts.clamp_min(1), torch.inf)
     best = torch.where(probs >= thresholds, probs, -1.0).max(dim=1)
-    return (best.values > 0) & (best.indices != targets) & (probs.argmax(dim=1) != targets)
+    sure = best.values > 0
+    other = sure & (best.indices != targets) & (predicted != targets)
+    sure_of = targets[sure].bincount(minlength=probs.shape[1])
+    share = targets[other].bincount(minlength=probs.shape[1]) / sure_of.clamp_min(1)
+    suspects = (predicted != targets).nonzero().squeeze(1)
+    worst = suspects[quality[suspects].argsort(stable=True)[: round(float((share * counts).sum()))]]
+    return torch.zeros_like(targets, dtype=torch.bool).index_fill_(0, worst, True)
 
 
 def _copies(features: Tensor, kept: KeptFeatures, heads: Heads) -> Int[Tensor, " N"]:

@@ -18,11 +18,13 @@ from repulse.decide.gate import Gate
 from repulse.decide.promise import Promise
 from repulse.decide.watch import Record, Watch
 from repulse.decide.why import Axis, Neighbour, Reason, Reasons
+from repulse.decide.within import GateWithin, gate_within
 
 __all__ = [
     "Axis",
     "Decision",
     "Gate",
+    "GateWithin",
     "Neighbour",
     "Promise",
     "Reason",
@@ -34,6 +36,7 @@ __all__ = [
     "class_sets",
     "clopper_pearson",
     "fixed_sequence",
+    "gate_within",
     "interval_scores",
     "intervals",
     "p_values",

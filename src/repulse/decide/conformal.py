@@ -221,9 +221,15 @@ def fixed_sequence(
         delta: probability with which the bound may fail.
         starts: positions in the sequence, fixed before data is seen.
     """
-    handed, loosest = 0.0, None
-    for i, (wrong, count) in enumerate(zip(errors, counts, strict=True)):
+    tails = [binomial_cdf(wrong, count, risk) for wrong, count in zip(errors, counts, strict=True)]
+    return loosest(tails, delta, starts)
+
+
+def loosest(p_values: Sequence[float], delta: float, starts: Sequence[int]) -> int | None:
+    """Return the last of a sequence of tests that passes, as `fixed_sequence` tells; None if none does."""
+    handed, found = 0.0, None
+    for i, p_value in enumerate(p_values):
         level = handed + (delta / len(starts) if i in starts else 0.0)
-        passes = level > 0 and binomial_cdf(wrong, count, risk) <= level
-        handed, loosest = (level, i) if passes else (0.0, loosest)
-    return loosest
+        passes = level > 0 and p_value <= level
+        handed, found = (level, i) if passes else (0.0, found)
+    return found

@@ -86,7 +86,7 @@ class Ledger:
 
 @torch.no_grad()
 def ledger(
-    heads: Heads, blocks: list[Block], features: Float[Tensor, "B d"], reference: Float[Tensor, " d"] | None = None
+    heads: Heads, blocks: list[Block], features: Float[Tensor, "B d"], reference: Float[Tensor, " r"] | None = None
 ) -> Ledger:
     """Split the deviations of linear heads from their mean into the parts of the blocks, in double precision.
 
@@ -94,8 +94,8 @@ def ledger(
         heads: linear heads.
         blocks: of their columns.
         features: of the inputs.
-        reference: features that count as ordinary; those at the middle of the heads' own distance columns, or zero, if
-            not given.
+        reference: what counts as ordinary of the features, and of the distance columns if it goes on; the middle of the
+            heads' own distance columns, or zero, if not given.
     """
     if len(heads.weights) > 1:
         raise DataError(expected("heads", "linear, for an exact ledger", "heads with hidden layers"))

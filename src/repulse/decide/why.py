@@ -305,6 +305,7 @@ def _features_at(ensemble: Ensemble, x: Any, at: Any, maps: bool) -> tuple[Float
 
 _PREPARED: weakref.WeakKeyDictionary[KeptFeatures, Neighbours] = weakref.WeakKeyDictionary()
 _USUAL: weakref.WeakKeyDictionary[Heads, Tensor] = weakref.WeakKeyDictionary()
+_MIDDLES: weakref.WeakKeyDictionary[Heads, Tensor] = weakref.WeakKeyDictionary()
 
 
 @dataclass(frozen=True, eq=False)
@@ -365,10 +366,7 @@ class _Found:
         heads, kept = self.ensemble.heads, self.ensemble.kept
         if len(heads.weights) > 1 or heads.count == 1:
             return None
-        reference = None
-        if not isinstance(heads, CentredHeads) and kept is not None:
-            reference = torch.stack([part.double().sum(dim=0) for part in row_chunks(kept.train)]).sum(dim=0)
-            reference = reference / len(kept.train)
+        reference = None if kept is None else _middle(heads, kept)
         return ledger(heads, blocks_of(self.ensemble.backbone, heads), self.features, reference)
 
     def axes(self, count: int) -> list[tuple[Axis, ...]]:
@@ -426,10 +424,26 @@ class _Found:
         name, rows = ("training", kept.train) if kept.validation is None else ("validation", kept.validation)
         heads = self.ensemble.heads
         if heads not in _USUAL:
-            few = read_blocks(rows, range(0, len(rows), -(-len(rows) // MAX_USUAL)), 1)
+            few = _spaced(rows)
             _USUAL[heads] = torch.cat([heads.predict(part.float()).score for part in row_chunks(few)]).sort().values
         return name, _share_below(_USUAL[heads], self.prediction.score)
 
 
 def _share_below(known: Tensor, scores: Tensor) -> Tensor:
     return torch.searchsorted(known.to(scores), scores.contiguous()).float() / len(known)
+
+
+def _middle(heads: Heads, kept: KeptFeatures) -> Float[Tensor, " c"]:
+    """Return what counts as ordinary of each column that heads take: its mean on the training data."""
+    if heads not in _MIDDLES:
+        few = _spaced(kept.train).float()
+        mean = few.double().mean(dim=0)
+        if isinstance(heads, CentredHeads):
+            mean = torch.cat([heads.distance_shift.double(), heads.distances(few).double().mean(dim=0)])
+        _MIDDLES[heads] = mean
+    return _MIDDLES[heads]
+
+
+def _spaced(rows: Tensor) -> Tensor:
+    """Copy some of the rows, evenly spaced."""
+    return read_blocks(rows, range(0, len(rows), -(-len(rows) // MAX_USUAL)), 1)

@@ -130,15 +130,16 @@ def choose_centre(
         release: `s(x)` of each sample.
         targets: as the task has them.
         task: what the outputs mean.
-        earlier: the centre that was chosen before the heads learnt a little more: temperatures near its own are enough.
+        earlier: the centre that was chosen before the heads learnt a little more: it stays unless beaten, and
+            temperatures near its own are enough.
     """
 
     def with_temperature(centre: Centre) -> Centre:
         return _best_temperature(network, heads, release, targets, task, centre, earlier)
 
-    first = Centre(0.0) if network is None else Centre(1.0, gain=GAIN)
+    first = Centre(0.0) if network is None else Centre(1.0 if earlier is None else earlier.alpha, gain=GAIN)
     best, margin = with_temperature(first), 0.0
-    for alpha in ALPHAS[1:] if network is not None else ():
+    for alpha in (one for one in ALPHAS if one != first.alpha) if network is not None else ():
         other = with_temperature(dataclasses.replace(first, alpha=alpha))
         if _cost(other) + MARGIN < _cost(best) + margin:
             best, margin = other, MARGIN
