@@ -53,6 +53,9 @@ def update(
     classes, names = ensemble.heads.task.class_count, ensemble.class_names
     if data is not None:
         found = _features(ensemble, data, progress)
+        if found[1].shape[1:] != kept.targets.shape[1:]:
+            wanted = f"of shape {('samples', *kept.targets.shape[1:])}, as those of the fit".replace("'", "")
+            raise DataError(expected("targets", wanted, f"shape {tuple(found[1].shape)}"))
         kept = kept.plus(*found)
         if classes is not None and recipe.task == "classification" and found[1].ndim == 1:
             classes, names = _with_new_classes(classes, names, found[1], class_names)
