@@ -47,6 +47,7 @@ def data():
     }
 
 
+@pytest.mark.filterwarnings("ignore::repulse.FitWarning")  # of an untrained network
 def test_a_table_of_its_form(data):
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
