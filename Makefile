@@ -42,7 +42,7 @@ $(VENV)/.demo: $(VENV)/.torch $(INPUTS)
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.torch $(INPUTS)
-	$(PIP) install --quiet --constraint constraints.txt --editable '.[dev]' --editable 'lab[laplace,text,images]'
+	$(PIP) install --quiet --constraint constraints.txt --editable '.[dev]' --editable 'lab[laplace,tables,text,images]'
 	@touch $@ $(VENV)/.demo
 
 setup: $(VENV)/.dev

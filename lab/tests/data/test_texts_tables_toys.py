@@ -84,3 +84,18 @@ def test_toys_are_what_they_say():
     assert int((x < 3).sum()) == 2000
     assert (sine.targets - x * x.sin()).std() == pytest.approx(0.25, rel=0.05)
     assert toys.sine("test", 1000).inputs.amax() <= 7 < toys.sine("repulsion", 1000).inputs.amax()
+
+
+def test_tables_of_mlbench_are_read_with_categories_as_numbers(tmp_path):
+    pandas, rdata = pytest.importorskip("pandas"), pytest.importorskip("rdata")
+    numbers = np.random.default_rng(0).normal(size=(3, 33))
+    frame = pandas.DataFrame(numbers, columns=[f"V{i}" for i in range(2, 35)])
+    frame.insert(0, "V1", pandas.Categorical(["b", "a", "b"]))
+    frame["Class"] = pandas.Categorical(["good", "bad", "good"])
+    path = tmp_path / "mlbench" / "data" / "Ionosphere.rda"
+    path.parent.mkdir(parents=True)
+    rdata.write_rda(path, {"Ionosphere": frame})
+    table = data.load("mlbench-ionosphere", "all", tmp_path)
+    assert table.inputs[:, 0].tolist() == [1, 0, 1]
+    np.testing.assert_allclose(table.inputs[:, 1:], numbers, rtol=1e-6)
+    assert (table.targets.tolist(), table.classes) == ([1, 0, 1], ("bad", "good"))

