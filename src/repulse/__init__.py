@@ -30,7 +30,8 @@ from repulse.errors import (
 )
 from repulse.evaluation import Evaluation, evaluate
 from repulse.particles import tasks
-from repulse.particles.fit import fit_heads, fit_networks
+from repulse.particles.fit import fit_heads
+from repulse.particles.fit_networks import fit_networks
 from repulse.particles.heads import Heads, Networks
 from repulse.particles.history import Epoch
 from repulse.prediction import (

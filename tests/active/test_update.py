@@ -9,7 +9,7 @@ import repulse
 from models import normal, trained_perceptron
 from repulse.errors import CheckpointError, DataError
 from repulse.kept import KeptFeatures
-from repulse.particles.fit import warm_epochs, warm_rows
+from repulse.particles.start import warm_epochs, warm_rows
 from repulse.particles.view import View
 
 QUICK = repulse.Recipe(epochs=3, heads=4)

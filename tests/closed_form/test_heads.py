@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn import functional as F
 from torch.testing import assert_close
 
-from repulse.particles.fit import fit_networks
+from repulse.particles.fit_networks import fit_networks
 from repulse.particles.heads import Heads, Networks
 from repulse.particles.loop import FitData, optimise
 from repulse.particles.scaling import Scaling

@@ -12,7 +12,7 @@ from torch import Tensor
 from repulse.backbone.batches import inputs_of, size_of
 from repulse.backbone.features import compute_features
 from repulse.errors import DataError, RepulsionError, expected
-from repulse.particles.fit import warm_rows
+from repulse.particles.start import warm_rows
 from repulse.recipe import Recipe
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from repulse._modes import evaluating
 from repulse.baselines.contract import Method
 from repulse.errors import DataError, expected
-from repulse.particles.fit import fit_networks
+from repulse.particles.fit_networks import fit_networks
 from repulse.particles.heads import Networks
 from repulse.prediction import ClassPrediction, Prediction
 from repulse.recipe import Recipe

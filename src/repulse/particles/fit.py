@@ -1,14 +1,14 @@
-"""Fit an ensemble of heads on features, or any list of networks on inputs: check, scale, optimise, report."""
+"""Fit an ensemble of heads on features: check, scale, optimise, put around the network."""
 
 from __future__ import annotations
 
 import dataclasses
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from repulse._finite import comparable
 from repulse._modes import without_autocast
@@ -17,12 +17,10 @@ from repulse.errors import (
     FitWarning,
     NonFiniteLossError,
     check_dense,
-    check_positive_integer,
     expected,
 )
 from repulse.particles.calibrate import (
     HELD_OUT,
-    ROWS_PER_COLUMN,
     assume_noise_of,
     centre_classes,
     centre_known_noise,
@@ -33,12 +31,12 @@ from repulse.particles.centre import Centre
 from repulse.particles.centred import CentredHeads
 from repulse.particles.checks import check_repulsion, check_values
 from repulse.particles.fit_data import FitData, identity
-from repulse.particles.heads import Heads, Networks, Particles
-from repulse.particles.history import warn_about
-from repulse.particles.loop import DivergedError, epochs_of, optimise
+from repulse.particles.heads import Heads
 from repulse.particles.pool import MAX_PRESCALED
-from repulse.particles.scaling import TAP_SCALE, Scaling
-from repulse.particles.tasks import KINDS, Multiregression, Regression, Task
+from repulse.particles.run_loop import check_targets, run_loop
+from repulse.particles.scaling import TAP_SCALE
+from repulse.particles.start import centre_of, check_last_layer, continue_from, start_from, warm_epochs
+from repulse.particles.tasks import Multiregression, Regression, Task
 from repulse.particles.view import View
 from repulse.recipe import Recipe, check_recipe
 
@@ -48,17 +46,11 @@ LARGE_SCALE = 1.0
 ALONE_STRENGTH = 0.03
 """Strength, if it is "auto", of a regression without a network: more would inflate the noise that its heads predict."""
 
-WARM_SHARE = 0.1
-"""Share of the passes that a fit needs which starts from fitted heads."""
-
 MAX_HELD_OUT = 5000
 """Rows on which the disagreement of heads is looked at, at most, where none could be kept from the fit."""
 
 LONE_HEAD = "A single head has nothing to disagree with, so its epistemic uncertainty is zero everywhere."
 """Warning about a fit that repels and has nobody to repel."""
-
-PRETRAINED_NOISE = 0.1
-"""Noise added to copies of a pretrained last layer, relative to the standard deviation of its weights."""
 
 
 @torch.inference_mode(False)  # whatever the caller's modes are
@@ -125,7 +117,7 @@ def fit_heads(
     if features.ndim != 2:
         raise DataError(expected("features", "of shape (samples, dimensions)", f"shape {tuple(features.shape)}"))
     recipe = check_repulsion("repulsion_features", repulsion_features, features, recipe)
-    targets, task = _check_targets(targets, len(features), recipe, classes)
+    targets, task = check_targets(targets, len(features), recipe, classes)
     targets = targets.to(features.device, task.target_dtype)
 
     if isinstance(taps, bool) or not isinstance(taps, int) or not 0 <= taps < features.shape[1]:
@@ -170,7 +162,7 @@ class _Fit:
         training, y, y_shift, y_scale = self.task.scale_targets(self.targets)
         heads = Heads(recipe.heads, view.columns, training, recipe.hidden, generator).to(features.device)
         if recipe.init == "pretrained":
-            _start_from(heads, self.start, view.scaling, y_shift, y_scale, generator)
+            start_from(heads, self.start, view.scaling, y_shift, y_scale, generator)
         far = None if self.repulsion is None else view.whole(self.repulsion.detach())
         prepare: Callable[[Tensor], Tensor] = view
         if len(features) * view.columns <= MAX_PRESCALED:
@@ -178,7 +170,7 @@ class _Fit:
         training = heads.task = training.warm_start(heads, features, prepare, y)
         shortened = recipe
         if self.warm is not None and training is self.task:
-            _continue_from(heads, self.warm, view)
+            continue_from(heads, self.warm, view)
             shortened = recipe.replace(epochs=warm_epochs(recipe, len(features)))
         task = self.task.in_original_units(training, y_scale)
 
@@ -189,7 +181,7 @@ class _Fit:
             heads.requires_grad_(False)
 
         try:
-            _run(heads, FitData(features, y, far, prepare, training), shortened, self.progress, finish)
+            run_loop(heads, FitData(features, y, far, prepare, training), shortened, self.progress, finish)
             heads.recipe = (heads.recipe or recipe).replace(epochs=recipe.epochs)  # that of a fit from the start
         except NonFiniteLossError as error:
             if view.distances is None:
@@ -200,7 +192,7 @@ class _Fit:
     def _view(self, recipe: Recipe, tap_scale: float) -> View:
         """Return what heads see: along the axes that earlier heads have, where these know the same classes."""
         keep, view = self.features.numel() <= MAX_PRESCALED, None
-        if recipe.distances and recipe.task != "regression" and _centre_of(self.warm, self.task) is not None:
+        if recipe.distances and recipe.task != "regression" and centre_of(self.warm, self.task) is not None:
             assert isinstance(self.warm, CentredHeads)
             view = View.continued(self.warm.distances, self.features, self.taps, tap_scale, keep)
         return view or View.of(self.features, self.taps, recipe, tap_scale, keep)
@@ -222,7 +214,7 @@ def _fit_classes(
     heads, view = fit.run(_scale_of(fit.recipe, TAP_SCALE if network is None or validation is None else LARGE_SCALE))
     assert view.distances is not None
     release = release_of(view.distances, fit.features, fit.taps, validation)
-    return centre_classes(heads, view, release, network, validation, _centre_of(fit.warm, fit.task))
+    return centre_classes(heads, view, release, network, validation, centre_of(fit.warm, fit.task))
 
 
 def _scale_of(recipe: Recipe, auto: float) -> float:
@@ -302,184 +294,3 @@ def _is_one_class(targets: Tensor, samples: int, task: Task) -> bool:
     if task.class_count is None or not classes:
         return False
     return int(targets.min()) == int(targets.max()) and 0 <= int(targets.min()) < task.class_count
-
-
-def check_last_layer(start: tuple[Tensor, Tensor], task: Task, penultimate: int) -> tuple[Tensor, Tensor]:
-    """Return weight and bias of the network's last layer as the centre takes them, or refuse them."""
-    outputs = task.compared_outputs
-    weight, bias = (part.detach().float() for part in start)
-    if isinstance(task, Regression | Multiregression):  # a network with variances next to the means gives its means
-        weight, bias = weight[:outputs], bias[:outputs]
-    if weight.ndim != 2 or weight.shape[0] != outputs or weight.shape[1] > penultimate or bias.shape != (outputs,):
-        wanted = f"a weight of shape {(outputs, penultimate)} and a bias of shape {(outputs,)}"
-        raise DataError(expected("start", wanted, f"{tuple(weight.shape)} and {tuple(bias.shape)}"))
-    return weight, bias
-
-
-@without_autocast()
-def fit_networks(
-    networks: Sequence[nn.Module],
-    inputs: Tensor,
-    targets: Tensor,
-    repulsion_inputs: Tensor | None = None,
-    recipe: Recipe | None = None,
-    *,
-    classes: int | None = None,
-    progress: bool = True,
-) -> Networks:
-    """Fit any list of networks, one per particle, with the same rules as heads: a repulsive deep ensemble.
-
-    The networks are trained in place, in the mode (train or eval) they are in, on inputs and targets as they are.
-    `heads`, `hidden` and `init` of the recipe do not apply.
-
-    Args:
-        networks: modules that map a batch to `(B, K)` logits, or for regression to `(B, 1)` or `(B, 2)`.
-        inputs: training inputs, `(N, ...)`.
-        targets: class indices `(N,)`, or floats for regression.
-        repulsion_inputs: inputs on which to repel, `(M, ...)`.
-        recipe: how to fit; `Recipe()` if not given.
-        classes: number of classes, if `targets` may not show all of them.
-        progress: show a progress bar when it takes more than two seconds.
-    """
-    recipe = check_recipe(recipe)
-    if recipe.prior == "function":
-        raise DataError(expected("recipe.prior", "'weights' for networks", "'function'"))
-    check_values("inputs", inputs)
-    _check_networks(networks, inputs)
-    recipe = check_repulsion("repulsion_inputs", repulsion_inputs, inputs, recipe)
-    targets, task = _check_targets(targets, len(inputs), recipe, classes)
-    particles = Networks(networks, task)
-    targets = targets.to(inputs.device, task.target_dtype or inputs.dtype)
-    _run(particles, FitData(inputs, targets, repulsion_inputs, identity, task), recipe, progress)
-    return particles
-
-
-def _check_networks(networks: Sequence[nn.Module], inputs: Tensor) -> None:
-    """Refuse networks that cannot be trained on these inputs."""
-    if not isinstance(networks, Sequence | nn.ModuleList) or not len(networks):
-        got = type(networks).__name__ if not isinstance(networks, Sequence) else "none"
-        raise DataError(expected("networks", "a list of modules", got))
-    for i, network in enumerate(networks):
-        if not isinstance(network, nn.Module):
-            raise DataError(expected(f"networks[{i}]", "a module", type(network).__name__))
-        trained = [parameter for parameter in network.parameters() if parameter.requires_grad]
-        if not trained:
-            raise DataError(expected(f"networks[{i}]", "a module with parameters that require gradients", "none"))
-        if trained[0].dtype != inputs.dtype or trained[0].device != inputs.device:
-            wanted = f"{trained[0].dtype} on {trained[0].device}, as `networks[{i}]`"
-            raise DataError(expected("inputs", wanted, f"{inputs.dtype} on {inputs.device}"))
-
-
-def _run(particles: Particles, data: FitData, recipe: Recipe, progress: bool, finish=lambda: None) -> None:
-    recipe = recipe.replace(strength=recipe.strength_for(data.task.class_count))
-    diverged = None
-    try:
-        with torch.inference_mode(False), torch.enable_grad():
-            particles.history = optimise(particles, data, recipe, progress)
-    except DivergedError as error:
-        diverged, particles.history = error, error.history
-    distance = _distance(particles)
-    finish()
-    particles.recipe = recipe
-    if diverged is not None:
-        raise NonFiniteLossError(
-            f"The loss became NaN or infinite {diverged}; a smaller `lr` or `strength` "
-            f"usually cures it. The heads as they were before that epoch are in this error's `.heads`.",
-            particles,
-        )
-    warn_about(particles.history, distance)
-
-
-@torch.no_grad()
-def _distance(particles: Particles) -> float | None:
-    """Compute the mean distance of the particles' parameters from their mean, relative to their size."""
-    if particles.count == 1:
-        return None
-    try:
-        vectors = particles.vectors()
-    except DataError:  # networks of different architectures cannot have collapsed
-        return None
-    return float((vectors - vectors.mean(dim=0)).norm(dim=1).mean() / vectors.norm(dim=1).mean().clamp_min(1e-30))
-
-
-@torch.no_grad()
-def _start_from(
-    heads: Heads,
-    start: tuple[Tensor, Tensor] | None,
-    scaling: Scaling,
-    y_shift: Tensor,
-    y_scale: Tensor,
-    generator: torch.Generator,
-) -> None:
-    """Copy a last layer into every head, in the units of the fit, and add noise so that the heads can part."""
-    if start is None:
-        raise DataError(expected("start", "the weight and bias of a last layer for `init='pretrained'`", "None"))
-    outputs = heads.task.compared_outputs
-    weight, bias = (t.detach().to(scaling.shift) for t in start)
-    if isinstance(heads.task, Regression | Multiregression):  # a network with variances too gives its means
-        weight, bias = weight[:outputs], bias[:outputs]
-    known = weight.shape[1] if weight.ndim == 2 else 0  # a last layer knows nothing of taps
-    most = len(scaling.scale) if scaling.axes is None else scaling.kept  # whitened features are no features of its
-    if weight.shape != (outputs, known) or known > most or bias.shape != (outputs,):
-        wanted = f"a weight of shape {(outputs, most)} and a bias of shape {(outputs,)}"
-        raise DataError(expected("start", wanted, f"{tuple(weight.shape)} and {tuple(bias.shape)}"))
-    bias = (bias + weight @ scaling.shift[:known] - y_shift) / y_scale
-    weight = weight * torch.where(scaling.scale.isfinite(), scaling.scale, 0.0)[:known] / y_scale.reshape(-1, 1)
-    spread = weight.std(correction=0)
-    spread = spread if spread > 0 else weight.abs().mean()
-    for copy, noisy in ((heads.weight, nn.functional.pad(weight, (0, heads.features - known))), (heads.bias, bias)):
-        noise = torch.randn(copy.shape, generator=generator).to(copy)
-        copy.copy_(PRETRAINED_NOISE * spread * noise)
-        copy[:, :outputs] += noisy
-
-
-@torch.no_grad()
-def _continue_from(heads: Heads, earlier: Heads, view: View) -> None:
-    """Put fitted heads, which take features, into new ones, which take the view; outputs that are new stay as drawn."""
-    if earlier.count != heads.count or len(earlier.weights) != len(heads.weights):
-        wanted = f"{heads.count} heads of {len(heads.weights)} layers, as the recipe has"
-        raise DataError(expected("warm", wanted, f"{earlier.count} of {len(earlier.weights)}"))
-    if earlier.weights[0].shape[-1] != view.extended:
-        got = f"{earlier.weights[0].shape[-1]}"
-        raise DataError(expected("columns of `warm`", f"{view.extended}, features and distance columns", got))
-    first = view.unfold(earlier.weights[0], earlier.biases[0])
-    layers = [first, *zip(earlier.weights[1:], earlier.biases[1:], strict=True)]
-    for (weight, bias), own_weight, own_bias in zip(layers, heads.weights, heads.biases, strict=True):
-        own_weight[:, : weight.shape[1]] = weight.to(own_weight)
-        own_bias[:, : bias.shape[1]] = bias.to(own_bias)
-
-
-def _centre_of(earlier: Heads | None, task: Task) -> Centre | None:
-    """Return the centre of earlier heads, if labels chose it and no classes have been added since."""
-    if not isinstance(earlier, CentredHeads) or earlier.task.class_count != task.class_count:
-        return None
-    return None if earlier.centre.cost is None else earlier.centre
-
-
-def warm_epochs(recipe: Recipe, samples: int) -> int:
-    """Return the passes of a fit that starts from fitted heads: a tenth of the others, but at least one."""
-    return max(round(_warm_passes(recipe, samples)), 1)
-
-
-def warm_rows(recipe: Recipe, samples: int, columns: int) -> int:
-    """Return how many rows such a fit looks at: all of them, or those of a tenth of the steps if that is less.
-
-    There are enough for the principal axes in any case; a regression starts afresh, on all rows.
-    """
-    if recipe.task == "regression":
-        return samples
-    return min(max(round(_warm_passes(recipe, samples) * samples), ROWS_PER_COLUMN * columns), samples)
-
-
-def _warm_passes(recipe: Recipe, samples: int) -> float:
-    return WARM_SHARE * epochs_of(recipe, max(samples // recipe.batch_size, 1))
-
-
-def _check_targets(targets: Tensor, samples: int, recipe: Recipe, classes: int | None) -> tuple[Tensor, Task]:
-    """Return targets as a vector, with what they are targets of."""
-    if classes is not None:
-        check_positive_integer("classes", classes)
-    if not isinstance(targets, Tensor):
-        raise DataError(expected("targets", "a tensor", type(targets).__name__))
-    check_dense("targets", targets)
-    return KINDS[recipe.task].from_targets(comparable(targets), samples, recipe, classes)
