@@ -254,7 +254,7 @@ def _numbers(about: dict[str, Any], task: Task, hidden: tuple[int, ...]) -> int:
     if structure is not None:
         known, axes, ends = (structure[name] for name in ("known", "axes", "ends"))
         sizes += [1 + known, axes, ends]
-        others = task.compared_outputs * (known + 1) + features * (axes + 2) + 2 * ends + 2
+        others = task.compared_outputs * (known + 1) + features * (axes + 2) + 2 * ends + 4
     if min(sizes) < 1:
         raise ValueError("a size below 1")
     widths = [features if structure is None else features + 1 + structure["ends"], *hidden, task.outputs]

@@ -289,7 +289,7 @@ def test_fitted_heads_are_centred_on_the_network():
     x, y = blobs()
     heads = fit_heads(x, y, 5 * blobs(seed=1)[0], QUICK, start=LAYER, progress=False)
     assert isinstance(heads, CentredHeads)
-    assert heads.centre == Centre(1.0, 1.0)
+    assert heads.centre == Centre(1.0, 1.0, gain=0.5)
     assert heads.features == 6
     released = heads.release(heads.distances.mean_squares(x))
     inside = released == 1
@@ -314,7 +314,8 @@ def test_validation_labels_decide_the_temperature():
     told = fit_heads(x[:1000], y[:1000], None, QUICK, start=sure, validation=(x[1000:], flipped[1000:]), progress=False)
     assert isinstance(told, CentredHeads)
     assert told.centre.temperature > 5 or told.centre.alpha < 1
-    assert_close(told(x).std(dim=0), 0.5 * told.uncentred(x)[0].std(dim=0), rtol=1e-3, atol=1e-5)
+    assert_close(told(x).std(dim=0), 0.25 * told.uncentred(x)[0].std(dim=0), rtol=1e-3, atol=1e-5)
+    assert_close(plain(x).std(dim=0), 0.5 * plain.uncentred(x)[0].std(dim=0), rtol=1e-3, atol=1e-5)
     assert (plain.recipe.tap_scale, told.recipe.tap_scale) == (0.2, 1.0)
     before, after = (heads.predict(x[1000:]).log_likelihood(flipped[1000:]).mean() for heads in (plain, told))
     assert float(after) > float(before) + 0.5

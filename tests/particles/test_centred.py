@@ -86,6 +86,23 @@ def test_nothing_is_released_where_no_row_varies():
     assert torch.equal(release(torch.zeros(4, 3)), torch.ones(4))
 
 
+@pytest.mark.parametrize("task", ["classification", "regression"])
+def test_deviations_of_classes_have_grown_and_those_of_numbers_grow_with_the_release(task):
+    features, classes = normal(200, 4), 3 if task == "classification" else 1
+    targets = torch.arange(200) % 3 if task == "classification" else features[:, 0]
+    heads = fit(features, targets, last_layer(classes, 4), Recipe(heads=4, epochs=2, task=task))
+    far = 3 * features
+    squares = heads.distances.mean_squares(far)
+    seen = torch.cat([far, heads.distances(far)], dim=1)
+    fitted, (found, _, release) = heads.raw_outputs(seen), heads.uncentred(far)
+    growth = heads.release.growth(squares) if task == "classification" else torch.ones(200)
+    assert float(heads.release.growth(squares).median()) > 1.2
+    wanted = growth.unsqueeze(1) * (fitted - fitted.mean(dim=0))
+    torch.testing.assert_close(found - found.mean(dim=0), wanted, rtol=1e-3, atol=1e-5)
+    torch.testing.assert_close(found.mean(dim=0), fitted.mean(dim=0), rtol=1e-4, atol=1e-5)
+    assert torch.equal(release, heads.release(squares))
+
+
 def test_heads_of_a_fit_that_diverged_take_features():
     features, start = normal(60, 4), last_layer(2, 4)
     with pytest.raises(NonFiniteLossError) as caught:

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from repulse._mapped import row_chunks
 from repulse.errors import FitWarning
-from repulse.particles.centre import Centre, choose_centre
+from repulse.particles.centre import GAIN_WITHOUT_LABELS, Centre, choose_centre
 from repulse.particles.centred import CentredHeads
 from repulse.particles.distance import DistanceColumns, Release
 from repulse.particles.heads import Heads
@@ -119,7 +119,7 @@ def centre_classes(
 ) -> CentredHeads:
     """Put the heads of a classifier around the network; without labels its own probabilities are kept."""
     assert view.distances is not None
-    centre = Centre(1.0 if network is not None else 0.0)
+    centre = Centre(1.0 if network is not None else 0.0, gain=GAIN_WITHOUT_LABELS)
     made = CentredHeads.around(heads, view.distances, release, network, centre, heads.task)
     if validation is not None:
         _choose_centre(made, validation, earlier)
@@ -136,6 +136,7 @@ def recentre(heads: CentredHeads, validation: Validation) -> None:
     if len(validation[0]) >= ENOUGH:
         release = Release.of(torch.cat([heads.distances.mean_squares(part) for part in row_chunks(validation[0])]))
         heads.release_quantiles, heads.release_largest = release.quantiles, release.largest
+        heads.release_usual = release.usual
     _choose_centre(heads, validation)
 
 

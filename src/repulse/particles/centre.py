@@ -4,12 +4,14 @@ With `h_i` the outputs of the heads as fitted, `z_0` those of the network, and `
 
     z_i(x) = (alpha z_0(x) + (1 - alpha) mean_j h_j(x)) / (T s(x)) + g (h_i(x) - mean_j h_j(x))
 
-so that heads carry nothing but disagreement. Inside the data `s = 1` and the mean prediction is the network's, once
-calibrated; outside, the network's own confidence, which grows without bound along a ray, fades, and disagreement shows.
-`alpha` and `T` are chosen on labels that the network has not seen, and the gain `g` is then one half: disagreement
-blurs predictions, but ranks inputs nearly as well when it is smaller. Without labels, `alpha = T = g = 1` keeps the
-network. If labels show that the network is still right where it is let go of first, that begins at twice the distance:
-`s(x)` is divided by a reach of 2, and stays at least 1.
+so that heads carry nothing but disagreement, which has grown with the distance (`Release.growth`). Inside the data
+`s = 1` and the mean prediction is the network's, once calibrated; outside, the network's own confidence, which grows
+without bound along a ray, fades, and disagreement shows. `alpha` and `T` are chosen on labels that the network has not
+seen, and the gain `g` is then a quarter: disagreement blurs predictions, but ranks inputs nearly as well when it is
+smaller. Without labels, `alpha = T = 1` keeps the network, and `g` is one half.
+
+If labels show that the network is still right where it is let go of first, that begins at twice the distance: `s(x)` is
+divided by a reach of 2, and stays at least 1.
 """
 
 from __future__ import annotations
@@ -40,8 +42,8 @@ LATER = 2.0
 LATER_GAIN = 0.5, 0.002
 """Nats in all, and per label, that a longer reach must gain: within it, disagreement is seen less well."""
 
-GAIN = 0.5
-"""Factor on the deviations of a classifier's heads around its network, where there are labels."""
+GAIN, GAIN_WITHOUT_LABELS = 0.25, 0.5
+"""Factors on the deviations of a classifier's heads, whose whitened features are smaller where there are no labels."""
 
 LOG_TEMPERATURES = (-2.0, 2.5, 46)
 """First, last and number of the logarithms of temperatures that are tried."""

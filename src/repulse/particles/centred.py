@@ -59,6 +59,7 @@ class CentredHeads(Heads):
             "distance_axes": (features, axes),
             "release_quantiles": (1 + ends,),
             "release_largest": (),
+            "release_usual": (2,),
         }
         for name, shape in empty.items():
             self.register_buffer(name, torch.zeros(shape))
@@ -75,6 +76,7 @@ class CentredHeads(Heads):
     distance_averages: Tensor
     release_quantiles: Tensor
     release_largest: Tensor
+    release_usual: Tensor
 
     @classmethod
     def around(
@@ -109,6 +111,7 @@ class CentredHeads(Heads):
             "distance_ends": distances.ends,
             "release_quantiles": release.quantiles,
             "release_largest": release.largest,
+            "release_usual": release.usual,
         }
         if network is not None:
             tensors |= {"network_weight": network[0], "network_bias": network[1]}
@@ -143,16 +146,23 @@ class CentredHeads(Heads):
     @property
     def release(self) -> Release:
         """Return by how much the centre is let go."""
-        return Release(self.release_quantiles, self.release_largest)
+        return Release(self.release_quantiles, self.release_largest, self.release_usual)
 
     def uncentred(self, x: Float[Tensor, "B d"]) -> tuple[Float[Tensor, "n B O"], Tensor | None, Float[Tensor, " B"]]:
-        """Return the outputs of the heads as fitted, those of the network if there is one, and the release."""
+        """Return the outputs of the heads, those of the network if there is one, and the release.
+
+        The deviations of a classifier's heads from their mean are grown already, as `Release.growth` says; those of a
+        regression grow with the release (`tasks/regression.py`).
+        """
         x = x.to(self.distance_shift.dtype)
         shift, scale, axes = self.distance_shift, self.distance_scale, self.distance_axes
         squares = mean_squares(x, shift, scale, axes, self.distance_averages)
         heads = self.raw_outputs(torch.cat([x, squares.clamp_min(SMALLEST).log()], dim=1))
         known = self.network_weight.shape[1]
         network = torch.addmm(self.network_bias, x[:, :known], self.network_weight.T) if known else None
+        if self.task.class_count is not None:
+            mean = heads.mean(dim=0)
+            heads = mean + self.release.growth(squares).unsqueeze(1) * (heads - mean)
         return heads, network, self.release(squares)
 
     def forward(self, x: Float[Tensor, "B d"]) -> Float[Tensor, "n B O"]:

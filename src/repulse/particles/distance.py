@@ -29,6 +29,12 @@ LARGEST = 1e12
 SMALLEST = 1e-12
 """Mean square below which all are equally near."""
 
+GROWTH, MOST_GROWTH = 0.3, 1.5
+"""Logarithm of what disagreement grows by for each standard deviation of the log distance, and at most."""
+
+LEAST_DEVIATION = 0.01
+"""Standard deviation of log distances, at least: rows that do not vary say nothing about it."""
+
 
 @dataclass(frozen=True, eq=False)
 class DistanceColumns:
@@ -136,25 +142,40 @@ def mean_squares(
 
 @dataclass(frozen=True, eq=False)
 class Release:
-    """By how much to let go of the network: `s(x) = max(1, max_b (m_b(x) / q_b) / q)`, with the mean squares `m_b`.
+    """By how much to let go of the network, and by how much disagreement grows, with the mean squares `m_b`.
+
+        s(x) = max(1, max_b (m_b(x) / q_b) / q)
+        t(x) = exp(min(0.3 (log m_0(x) - mean) / deviation, 1.5))
+
+    Heads are linear and see a distance as one number among many, so they may agree on an input that is far away. What
+    they disagree by is multiplied by t, so that it ranks inputs by their distance where nothing else tells them apart.
 
     Attributes:
         quantiles: q_b, the 95 % quantile of each mean square on reference rows.
         largest: q, that of the largest ratio on the same rows, so that s = 1 on 95 % of them.
+        usual: mean and deviation of `log m_0`, of all axes, on these rows.
     """
 
     quantiles: Float[Tensor, " c"]
     largest: Float[Tensor, ""]
+    usual: Float[Tensor, "2"]
 
     @classmethod
     def of(cls, mean_squares: Float[Tensor, "M c"], quantile: float = QUANTILE) -> Release:
         """Compute the quantiles on rows that the whitening has not seen."""
         quantiles = _quantile(mean_squares, quantile).clamp_min(SMALLEST)
         largest = _quantile((mean_squares / quantiles).amax(dim=1, keepdim=True), quantile)[0]
-        return cls(quantiles, largest.clamp_min(1.0))  # below one only where rows do not vary at all
+        logs = mean_squares[:, 0].clamp_min(SMALLEST).log()
+        usual = torch.stack([logs.mean(), logs.std(correction=0).clamp_min(LEAST_DEVIATION)])
+        return cls(quantiles, largest.clamp_min(1.0), usual)  # below one only where rows do not vary at all
 
     def __call__(self, mean_squares: Float[Tensor, "B c"]) -> Float[Tensor, " B"]:
         return ((mean_squares / self.quantiles).amax(dim=1) / self.largest).clamp_min(1.0)
+
+    def growth(self, mean_squares: Float[Tensor, "B c"]) -> Float[Tensor, " B"]:
+        """Return t(x), about one on the training data."""
+        logs = mean_squares[:, 0].clamp_min(SMALLEST).log()
+        return (GROWTH * (logs - self.usual[0]) / self.usual[1]).clamp_max(MOST_GROWTH).exp()
 
 
 def _quantile(values: Float[Tensor, "M c"], share: float) -> Float[Tensor, " c"]:
