@@ -85,6 +85,9 @@ class _SavedStructure:
     axes: int
     ends: int
     bands: int
+    measures: int
+    gaussians: int
+    leading: int
 
 
 @dataclass(frozen=True)
@@ -253,8 +256,10 @@ def _numbers(about: dict[str, Any], task: Task, hidden: tuple[int, ...]) -> int:
     structure, others = about["centred"], 0
     if structure is not None:
         known, axes, ends = (structure[name] for name in ("known", "axes", "ends"))
-        sizes += [1 + known, axes, ends]
-        others = task.compared_outputs * (known + 1) + features * (axes + 2) + 2 * ends + 4
+        measures, classes, leading = (structure[name] for name in ("measures", "gaussians", "leading"))
+        sizes += [1 + known, axes, ends, 1 + measures, 1 + classes, 1 + leading]
+        others = task.compared_outputs * (known + 1) + features * (axes + 2) + 2 * ends + 2
+        others += 2 * measures + classes * (leading**2 + leading + 1)
     if min(sizes) < 1:
         raise ValueError("a size below 1")
     widths = [features if structure is None else features + 1 + structure["ends"], *hidden, task.outputs]

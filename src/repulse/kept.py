@@ -118,6 +118,7 @@ class KeptFeatures:
             validation=self.held_out,
             inputs=_tapped_inputs(backbone, self.train) if recipe.task == "regression" else None,
             warm=warm,
+            positions=bool(backbone.ending.positions),
             progress=progress,
         )
 

@@ -9,6 +9,7 @@ from torch import nn
 from repulse import FitWarning, NonFiniteLossError, Recipe, fit_heads, retrofit
 from repulse.particles.centred import CentredHeads
 from repulse.particles.distance import Release
+from repulse.particles.growth import Growth, measures_of
 
 pytestmark = pytest.mark.filterwarnings("ignore::repulse.FitWarning")
 
@@ -92,15 +93,16 @@ def test_deviations_of_classes_have_grown_and_those_of_numbers_grow_with_the_rel
     targets = torch.arange(200) % 3 if task == "classification" else features[:, 0]
     heads = fit(features, targets, last_layer(classes, 4), Recipe(heads=4, epochs=2, task=task))
     far = 3 * features
-    squares = heads.distances.mean_squares(far)
-    seen = torch.cat([far, heads.distances(far)], dim=1)
-    fitted, (found, _, release) = heads.raw_outputs(seen), heads.uncentred(far)
-    growth = heads.release.growth(squares) if task == "classification" else torch.ones(200)
-    assert float(heads.release.growth(squares).median()) > 1.2
+    logs, coordinates = heads.distances(far), heads.distances.coordinates(far)
+    fitted, (found, _, release) = heads.raw_outputs(torch.cat([far, logs], dim=1)), heads.uncentred(far)
+    growth = torch.ones(200)
+    if task == "classification":
+        growth = Growth(heads.growth_usual, heads.gaussians)(measures_of(logs, coordinates, heads.gaussians))
+        assert float(growth.median()) > 1.2
     wanted = growth.unsqueeze(1) * (fitted - fitted.mean(dim=0))
     torch.testing.assert_close(found - found.mean(dim=0), wanted, rtol=1e-3, atol=1e-5)
     torch.testing.assert_close(found.mean(dim=0), fitted.mean(dim=0), rtol=1e-4, atol=1e-5)
-    assert torch.equal(release, heads.release(squares))
+    assert torch.equal(release, heads.release(heads.distances.mean_squares(far)))
 
 
 def test_heads_of_a_fit_that_diverged_take_features():

@@ -21,7 +21,8 @@ from repulse._mapped import row_chunks
 from repulse.errors import FitWarning
 from repulse.particles.centre import GAIN_WITHOUT_LABELS, Centre, choose_centre
 from repulse.particles.centred import CentredHeads
-from repulse.particles.distance import DistanceColumns, Release
+from repulse.particles.distance import SMALLEST, DistanceColumns, Release
+from repulse.particles.growth import ClassGaussians, Growth, measures_of
 from repulse.particles.heads import Heads
 from repulse.particles.noise import GAUSSIAN, USUAL_SHARE, Noise, choose_noise, leave_one_out
 from repulse.particles.scaling import Scaling
@@ -68,24 +69,72 @@ class Assumed:
     measured: bool
 
 
+@dataclass(frozen=True)
+class Unseen:
+    """Rows that nothing was fitted to, as distances see them.
+
+    Attributes:
+        squares: their mean squares.
+        measures: distances with which disagreement grows.
+    """
+
+    squares: Float[Tensor, "M c"]
+    measures: Float[Tensor, "M m"]
+
+    @classmethod
+    def of(cls, distances: DistanceColumns, features: Tensor, gaussians: ClassGaussians | None = None) -> Unseen:
+        """Compute the distances of rows."""
+        coordinates = distances.coordinates(features)
+        squares = coordinates.square() @ distances.averages
+        return cls(squares, measures_of(squares.clamp_min(SMALLEST).log(), coordinates, gaussians))
+
+    @classmethod
+    def joined(cls, parts: Sequence[Unseen]) -> Unseen:
+        """Return the rows of all parts."""
+        return cls(torch.cat([part.squares for part in parts]), torch.cat([part.measures for part in parts]))
+
+
+def gaussians_of(distances: DistanceColumns, features: Tensor, targets: Tensor, classes: int) -> ClassGaussians | None:
+    """Compute the Gaussians of classes along the axes of all features."""
+    axes = int(distances.ends[distances.bands - 1])
+    parts = zip(row_chunks(features), row_chunks(targets), strict=True)
+    rows = ((distances.coordinates(part)[:, :axes], of) for part, of in parts)
+    return ClassGaussians.of(rows, classes)
+
+
 def release_of(distances: DistanceColumns, features: Tensor, taps: int, validation: Validation | None) -> Release:
     """Compute the release from rows that the whitening has not seen."""
-    rows = [] if validation is None else [distances.mean_squares(validation[0])]
+    return Release.of(unseen_rows(distances, features, taps, validation).squares)
+
+
+def unseen_rows(
+    distances: DistanceColumns,
+    features: Tensor,
+    taps: int,
+    validation: Validation | None,
+    gaussians: ClassGaussians | None = None,
+    targets: Tensor | None = None,
+) -> Unseen:
+    """Return validation rows, and training rows under whitenings and Gaussians of the others if those are few."""
+    rows = [] if validation is None else [Unseen.of(distances, part, gaussians) for part in row_chunks(validation[0])]
     if validation is None or len(validation[0]) < ENOUGH:
-        rows.append(_cross_fitted(distances, features, taps))
-    return Release.of(torch.cat(rows))
+        rows += _cross_fitted(distances, features, taps, gaussians, targets)
+    return Unseen.joined(rows)
 
 
-def _cross_fitted(distances: DistanceColumns, features: Tensor, taps: int) -> Tensor:
-    """Return mean squares of training rows, each under a whitening that has not seen it, unless there are plenty.
+def _cross_fitted(
+    distances: DistanceColumns, features: Tensor, taps: int, gaussians: ClassGaussians | None, targets: Tensor | None
+) -> list[Unseen]:
+    """Return training rows, each under a whitening and Gaussians that have not seen it, unless there are plenty.
 
     Rows fewer than their columns lie mostly outside the axes of the others, where nothing is measured, and would look
     nearer than they are to a whitening that has seen them: no row counts as nearer than that.
     """
     samples, width = features.shape
-    if samples >= ROWS_PER_COLUMN * width:
+    columns = width if gaussians is None else max(width, gaussians.means.numel())
+    if samples >= ROWS_PER_COLUMN * columns:
         step = -(-samples // MAX_REFERENCE)
-        return torch.cat([distances.mean_squares(part[::step]) for part in row_chunks(features)])
+        return [Unseen.of(distances, part[::step], gaussians) for part in row_chunks(features)]
     order = torch.randperm(samples, generator=torch.Generator().manual_seed(5)).to(features.device)
     parts = []
     for fold in range(min(FOLDS, samples)):
@@ -95,10 +144,12 @@ def _cross_fitted(distances: DistanceColumns, features: Tensor, taps: int) -> Te
         whitening = Scaling.of(rest, taps, 1.0, whiten=True).whitening
         assert whitening is not None
         found = DistanceColumns.of(whitening, rest, width - taps, distances.bands)
-        left_out = features[~seen]
-        unseen = _aligned(found.mean_squares(left_out), distances.columns)
-        parts.append(torch.maximum(unseen, distances.mean_squares(left_out)))
-    return torch.cat(parts)
+        own = None if targets is None else gaussians_of(found, rest, targets[seen], int(targets.max()) + 1)
+        unseen = Unseen.of(found, features[~seen], own)
+        known = Unseen.of(distances, features[~seen], gaussians)
+        squares = torch.maximum(_aligned(unseen.squares, distances.columns), known.squares)
+        parts.append(Unseen(squares, torch.maximum(unseen.measures, known.measures)))
+    return parts
 
 
 def _aligned(squares: Tensor, columns: int) -> Tensor:
@@ -112,15 +163,17 @@ def _aligned(squares: Tensor, columns: int) -> Tensor:
 def centre_classes(
     heads: Heads,
     view: View,
-    release: Release,
+    unseen: Unseen,
+    gaussians: ClassGaussians | None,
     network: Network | None,
     validation: Validation | None,
     earlier: Centre | None = None,
 ) -> CentredHeads:
     """Put the heads of a classifier around the network; without labels its own probabilities are kept."""
     assert view.distances is not None
+    release, growth = Release.of(unseen.squares), Growth.of(unseen.measures, gaussians)
     centre = Centre(1.0 if network is not None else 0.0, gain=GAIN_WITHOUT_LABELS)
-    made = CentredHeads.around(heads, view.distances, release, network, centre, heads.task)
+    made = CentredHeads.around(heads, view.distances, release, network, centre, heads.task, growth)
     if validation is not None:
         _choose_centre(made, validation, earlier)
     return made
@@ -134,9 +187,11 @@ def recentre(heads: CentredHeads, validation: Validation) -> None:
     need, the release stays as it is.
     """
     if len(validation[0]) >= ENOUGH:
-        release = Release.of(torch.cat([heads.distances.mean_squares(part) for part in row_chunks(validation[0])]))
+        gaussians = heads.gaussians
+        unseen = Unseen.joined([Unseen.of(heads.distances, part, gaussians) for part in row_chunks(validation[0])])
+        release = Release.of(unseen.squares)
         heads.release_quantiles, heads.release_largest = release.quantiles, release.largest
-        heads.release_usual = release.usual
+        heads.growth_usual = Growth.of(unseen.measures).usual
     _choose_centre(heads, validation)
 
 

@@ -11,7 +11,8 @@ from torch import Tensor
 
 from repulse.errors import DataError, expected
 from repulse.particles.centre import Centre
-from repulse.particles.distance import SMALLEST, DistanceColumns, Release, averages_of, mean_squares
+from repulse.particles.distance import SMALLEST, DistanceColumns, Release, averages_of, coordinates_of
+from repulse.particles.growth import ClassGaussians, Growth, measures_of
 from repulse.particles.heads import Heads
 from repulse.particles.tasks import Task
 
@@ -31,6 +32,9 @@ class CentredHeads(Heads):
         axes: number of axes of the distance columns.
         ends: number of groups of these axes.
         bands: how many of the groups are bands of the axes of all features.
+        measures: number of distances with which disagreement grows; 0 where it does not.
+        gaussians: number of classes that have a Gaussian.
+        leading: number of axes of a Gaussian.
     """
 
     def __init__(
@@ -45,6 +49,9 @@ class CentredHeads(Heads):
         axes: int = 1,
         ends: int = 1,
         bands: int = 1,
+        measures: int = 0,
+        gaussians: int = 0,
+        leading: int = 0,
     ) -> None:
         if not 0 < bands <= ends:
             raise DataError(expected("bands", f"from 1 to {ends}", bands))
@@ -59,7 +66,10 @@ class CentredHeads(Heads):
             "distance_axes": (features, axes),
             "release_quantiles": (1 + ends,),
             "release_largest": (),
-            "release_usual": (2,),
+            "growth_usual": (2, measures),
+            "class_factors": (gaussians, leading, leading),
+            "class_means": (gaussians, leading),
+            "class_offsets": (gaussians,),
         }
         for name, shape in empty.items():
             self.register_buffer(name, torch.zeros(shape))
@@ -76,7 +86,10 @@ class CentredHeads(Heads):
     distance_averages: Tensor
     release_quantiles: Tensor
     release_largest: Tensor
-    release_usual: Tensor
+    growth_usual: Tensor
+    class_factors: Tensor
+    class_means: Tensor
+    class_offsets: Tensor
 
     @classmethod
     def around(
@@ -87,6 +100,7 @@ class CentredHeads(Heads):
         network: tuple[Tensor, Tensor] | None,
         centre: Centre,
         task: Task,
+        growth: Growth | None = None,
     ) -> CentredHeads:
         """Put fitted heads, which take features and their distance columns, around a centre.
 
@@ -97,6 +111,7 @@ class CentredHeads(Heads):
             network: weight and bias of the network's last layer, or None.
             centre: what was chosen.
             task: what the outputs mean, once centred.
+            growth: by how much the heads' deviations grow with the distance; they stay as they are if not given.
         """
         known = 0 if network is None else network[0].shape[1]
         features, axes = distances.axes.shape
@@ -111,8 +126,11 @@ class CentredHeads(Heads):
             "distance_ends": distances.ends,
             "release_quantiles": release.quantiles,
             "release_largest": release.largest,
-            "release_usual": release.usual,
         }
+        if growth is not None:
+            tensors["growth_usual"] = growth.usual
+            if growth.gaussians is not None:
+                tensors |= {f"class_{name}": value for name, value in vars(growth.gaussians).items()}
         if network is not None:
             tensors |= {"network_weight": network[0], "network_bias": network[1]}
         device = fitted.biases[0].device
@@ -135,6 +153,9 @@ class CentredHeads(Heads):
             "axes": self.distance_axes.shape[1],
             "ends": len(self.distance_ends),
             "bands": self.bands,
+            "measures": self.growth_usual.shape[1],
+            "gaussians": self.class_means.shape[0],
+            "leading": self.class_means.shape[1],
         }
 
     @property
@@ -146,23 +167,30 @@ class CentredHeads(Heads):
     @property
     def release(self) -> Release:
         """Return by how much the centre is let go."""
-        return Release(self.release_quantiles, self.release_largest, self.release_usual)
+        return Release(self.release_quantiles, self.release_largest)
+
+    @property
+    def gaussians(self) -> ClassGaussians | None:
+        """Return the Gaussians of the classes, if there are any."""
+        parts = self.class_factors, self.class_means, self.class_offsets
+        return ClassGaussians(*parts) if len(self.class_offsets) else None
 
     def uncentred(self, x: Float[Tensor, "B d"]) -> tuple[Float[Tensor, "n B O"], Tensor | None, Float[Tensor, " B"]]:
-        """Return the outputs of the heads, those of the network if there is one, and the release.
+        """Return the outputs of the heads, their deviations grown, those of the network if any, and the release.
 
-        The deviations of a classifier's heads from their mean are grown already, as `Release.growth` says; those of a
-        regression grow with the release (`tasks/regression.py`).
+        The deviations of a regression grow with the release instead (`tasks/regression.py`).
         """
         x = x.to(self.distance_shift.dtype)
-        shift, scale, axes = self.distance_shift, self.distance_scale, self.distance_axes
-        squares = mean_squares(x, shift, scale, axes, self.distance_averages)
-        heads = self.raw_outputs(torch.cat([x, squares.clamp_min(SMALLEST).log()], dim=1))
+        coordinates = coordinates_of(x, self.distance_shift, self.distance_scale, self.distance_axes)
+        squares = coordinates.square() @ self.distance_averages
+        logs = squares.clamp_min(SMALLEST).log()
+        heads = self.raw_outputs(torch.cat([x, logs], dim=1))
         known = self.network_weight.shape[1]
         network = torch.addmm(self.network_bias, x[:, :known], self.network_weight.T) if known else None
-        if self.task.class_count is not None:
-            mean = heads.mean(dim=0)
-            heads = mean + self.release.growth(squares).unsqueeze(1) * (heads - mean)
+        if self.growth_usual.shape[1]:
+            gaussians = self.gaussians
+            growth = Growth(self.growth_usual, gaussians)(measures_of(logs, coordinates, gaussians))
+            heads = torch.lerp(heads.mean(dim=0), heads, growth.unsqueeze(1))
         return heads, network, self.release(squares)
 
     def forward(self, x: Float[Tensor, "B d"]) -> Float[Tensor, "n B O"]:

@@ -29,12 +29,6 @@ LARGEST = 1e12
 SMALLEST = 1e-12
 """Mean square below which all are equally near."""
 
-GROWTH, MOST_GROWTH = 0.3, 1.5
-"""Logarithm of what disagreement grows by for each standard deviation of the log distance, and at most."""
-
-LEAST_DEVIATION = 0.01
-"""Standard deviation of log distances, at least: rows that do not vary say nothing about it."""
-
 
 @dataclass(frozen=True, eq=False)
 class DistanceColumns:
@@ -106,7 +100,11 @@ class DistanceColumns:
 
     def mean_squares(self, features: Float[Tensor, "B d"]) -> Float[Tensor, "B c"]:
         """Return the mean squares themselves, about one on the training data."""
-        return mean_squares(features, self.shift, self.scale, self.axes, self.averages)
+        return self.coordinates(features).square() @ self.averages
+
+    def coordinates(self, features: Float[Tensor, "B d"]) -> Float[Tensor, "B k"]:
+        """Return the whitened coordinates: along the axes of all features, leading ones first, and of the others."""
+        return coordinates_of(features, self.shift, self.scale, self.axes)
 
     @cached_property
     def averages(self) -> Float[Tensor, "k c"]:
@@ -127,55 +125,39 @@ def averages_of(ends: Sequence[int], bands: int) -> Float[Tensor, "k c"]:
     return averages
 
 
-def mean_squares(
+def coordinates_of(
     features: Float[Tensor, "B d"],
     shift: Float[Tensor, " d"],
     scale: Float[Tensor, " d"],
     axes: Float[Tensor, "d k"],
-    averages: Float[Tensor, "k c"],
-) -> Float[Tensor, "B c"]:
-    """Compute the means of `a^2`, `a = ((x - shift) / scale) A`, over groups of axes."""
+) -> Float[Tensor, "B k"]:
+    """Return the whitened coordinates `a = ((x - shift) / scale) A`."""
     largest = torch.finfo(shift.dtype).max  # infinity over infinity would not be a number
     centred = (features.to(shift.dtype) - shift).clamp(-largest, largest)
-    return ((centred / scale).clamp(-LARGEST, LARGEST) @ axes).square() @ averages
+    return (centred / scale).clamp(-LARGEST, LARGEST) @ axes
 
 
 @dataclass(frozen=True, eq=False)
 class Release:
-    """By how much to let go of the network, and by how much disagreement grows, with the mean squares `m_b`.
-
-        s(x) = max(1, max_b (m_b(x) / q_b) / q)
-        t(x) = exp(min(0.3 (log m_0(x) - mean) / deviation, 1.5))
-
-    Heads are linear and see a distance as one number among many, so they may agree on an input that is far away. What
-    they disagree by is multiplied by t, so that it ranks inputs by their distance where nothing else tells them apart.
+    """By how much to let go of the network: `s(x) = max(1, max_b (m_b(x) / q_b) / q)`, with the mean squares `m_b`.
 
     Attributes:
         quantiles: q_b, the 95 % quantile of each mean square on reference rows.
         largest: q, that of the largest ratio on the same rows, so that s = 1 on 95 % of them.
-        usual: mean and deviation of `log m_0`, of all axes, on these rows.
     """
 
     quantiles: Float[Tensor, " c"]
     largest: Float[Tensor, ""]
-    usual: Float[Tensor, "2"]
 
     @classmethod
     def of(cls, mean_squares: Float[Tensor, "M c"], quantile: float = QUANTILE) -> Release:
         """Compute the quantiles on rows that the whitening has not seen."""
         quantiles = _quantile(mean_squares, quantile).clamp_min(SMALLEST)
         largest = _quantile((mean_squares / quantiles).amax(dim=1, keepdim=True), quantile)[0]
-        logs = mean_squares[:, 0].clamp_min(SMALLEST).log()
-        usual = torch.stack([logs.mean(), logs.std(correction=0).clamp_min(LEAST_DEVIATION)])
-        return cls(quantiles, largest.clamp_min(1.0), usual)  # below one only where rows do not vary at all
+        return cls(quantiles, largest.clamp_min(1.0))  # below one only where rows do not vary at all
 
     def __call__(self, mean_squares: Float[Tensor, "B c"]) -> Float[Tensor, " B"]:
         return ((mean_squares / self.quantiles).amax(dim=1) / self.largest).clamp_min(1.0)
-
-    def growth(self, mean_squares: Float[Tensor, "B c"]) -> Float[Tensor, " B"]:
-        """Return t(x), about one on the training data."""
-        logs = mean_squares[:, 0].clamp_min(SMALLEST).log()
-        return (GROWTH * (logs - self.usual[0]) / self.usual[1]).clamp_max(MOST_GROWTH).exp()
 
 
 def _quantile(values: Float[Tensor, "M c"], share: float) -> Float[Tensor, " c"]:

@@ -25,7 +25,9 @@ from repulse.particles.calibrate import (
     centre_classes,
     centre_known_noise,
     centre_numbers,
+    gaussians_of,
     release_of,
+    unseen_rows,
 )
 from repulse.particles.centre import Centre
 from repulse.particles.centred import CentredHeads
@@ -36,7 +38,7 @@ from repulse.particles.pool import MAX_PRESCALED
 from repulse.particles.run_loop import check_targets, run_loop
 from repulse.particles.scaling import TAP_SCALE
 from repulse.particles.start import centre_of, check_last_layer, continue_from, start_from, warm_epochs
-from repulse.particles.tasks import Multiregression, Regression, Task
+from repulse.particles.tasks import Classification, Multiregression, Regression, Task
 from repulse.particles.view import View
 from repulse.recipe import Recipe, check_recipe
 
@@ -67,6 +69,7 @@ def fit_heads(
     validation: tuple[Tensor, Tensor] | None = None,
     inputs: Tensor | None = None,
     warm: Heads | None = None,
+    positions: bool = False,
     progress: bool = True,
 ) -> Heads:
     """Fit an ensemble of heads on features that are already there.
@@ -99,6 +102,8 @@ def fit_heads(
             is no validation data.
         warm: heads of an earlier fit of this recipe on these features, to start from, with a tenth of the steps.
             Classes may have been added since. A regression, which scales its targets, starts afresh.
+        positions: whether rows are positions, such as pixels: these are so many in a prediction that a Gaussian of each
+            class, with the distance from which disagreement grows, would cost too much.
         progress: show a progress bar when it takes more than two seconds.
 
     Returns:
@@ -123,7 +128,7 @@ def fit_heads(
     if isinstance(taps, bool) or not isinstance(taps, int) or not 0 <= taps < features.shape[1]:
         raise DataError(expected("taps", f"from 0 to {features.shape[1] - 1}", repr(taps)))
     held_out = None if validation is None else _check_validation(validation, features, task, recipe)
-    fit = _Fit(features, targets, repulsion_features, recipe, task, taps, start, warm, progress)
+    fit = _Fit(features, targets, repulsion_features, recipe, task, taps, start, warm, progress, not positions)
     if recipe.centre == "heads" or not (recipe.whiten and recipe.distances):
         if recipe.centre == "network" and start is not None:
             warnings.warn(
@@ -153,6 +158,7 @@ class _Fit:
     start: tuple[Tensor, Tensor] | None
     warm: Heads | None
     progress: bool
+    gaussians: bool = True
 
     def run(self, tap_scale: float) -> tuple[Heads, View]:
         """Fit heads at one spread of the whitened features; they take features and distance columns, as in the view."""
@@ -213,8 +219,13 @@ def _fit_classes(
     """Fit a classifier's heads, and put them around the network."""
     heads, view = fit.run(_scale_of(fit.recipe, TAP_SCALE if network is None or validation is None else LARGE_SCALE))
     assert view.distances is not None
-    release = release_of(view.distances, fit.features, fit.taps, validation)
-    return centre_classes(heads, view, release, network, validation, centre_of(fit.warm, fit.task))
+    gaussians, targets = None, None
+    if fit.gaussians and type(fit.task) is Classification:
+        targets = fit.targets
+        gaussians = gaussians_of(view.distances, fit.features, targets, fit.task.classes)
+    given = view.distances, fit.features, fit.taps, validation
+    unseen = unseen_rows(*given, gaussians, None if gaussians is None else targets)
+    return centre_classes(heads, view, unseen, gaussians, network, validation, centre_of(fit.warm, fit.task))
 
 
 def _scale_of(recipe: Recipe, auto: float) -> float:
