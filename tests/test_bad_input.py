@@ -228,6 +228,7 @@ BAD_RETROFITS = {
     "later batch too narrow": ({"data": [(X, Y), (X[:, :3], Y)]}, DataError, ["batch 1", "can take", "(40, 3)"]),
     "class too large": ({"data": [(X, Y + 1)]}, DataError, ["`targets`", "between 0 and 2", "from 1 to 3"]),
     "too few targets": ({"data": [*BATCHES, (X, Y[:9])]}, DataError, ["targets of batch 4", "40", "9"]),
+    "complex targets": ({"data": [(X, Y.to(torch.complex64))]}, DataError, ["targets of batch 0", "real", "complex64"]),
     "unlabelled": ({"data": [X]}, DataError, ["batch 0", "(inputs, targets)", "(40, 4)"]),
     "unlabelled tuple": ({"data": [(X,)]}, DataError, ["batch 0", "(inputs, targets)", "got a tuple of 1"]),
     "unlabelled later": ({"data": [*BATCHES, X]}, DataError, ["batch 4", "(inputs, targets)", "(40, 4)"]),

@@ -78,6 +78,8 @@ def inputs_and_targets(batch: Any, name: str) -> tuple[Any, Tensor]:
         wanted = "a tuple (inputs, targets) of tensors, or a mapping with `labels`"
         raise DataError(expected(name, wanted, describe_batch(batch)))
     check_dense(f"the targets of {name}", targets)
+    if targets.is_complex():
+        raise DataError(expected(f"the targets of {name}", "classes or real numbers", f"{targets.dtype}"))
     if not targets.ndim:
         raise DataError(expected(name, "a batch; a `DataLoader` puts samples together", "one sample"))
     inputs = inputs_of(batch, name)
