@@ -137,9 +137,10 @@ def _classes(targets: Tensor, single: bool) -> Tensor:
     """Return class indices, which may come as floats; as truth values only to a network of one logit."""
     if targets.dtype == torch.bool and not single:
         raise DataError(expected("targets", "class indices", f"{targets.dtype}"))
-    wrong = targets[(targets != targets.round()) | (targets.abs() > MOST_CLASSES)] if targets.is_floating_point() else ()
-    if len(wrong):
-        raise DataError(expected("targets", "class indices", f"{targets.dtype} with {float(wrong[0]):g} among them"))
+    if targets.is_floating_point():
+        wrong = targets[(targets != targets.round()) | (targets.abs() > MOST_CLASSES)]
+        if len(wrong):
+            raise DataError(expected("targets", "class indices", f"{targets.dtype} with {wrong[0]:g} among them"))
     return targets.long()
 
 
