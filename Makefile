@@ -75,10 +75,10 @@ test-lowest: $(VENV)-lowest/.done
 		tests/test_retrofit.py tests/test_bad_input.py tests/test_not_silent.py
 
 campaign: $(VENV)/.dev
-	$(BIN)/python -W ignore benchmarks/campaign.py --share $(or $(SHARE),1) --only "$(ONLY)"
+	$(BIN)/python -W ignore benchmarks/campaign.py --share $(or $(SHARE),1) --only "$(ONLY)" --seed $(or $(SEED),0)
 
 mutants: $(VENV)/.dev
-	$(BIN)/python benchmarks/campaign.py --mutants $(or $(COUNT),60)
+	$(BIN)/python benchmarks/campaign.py --mutants $(or $(COUNT),60) --seed $(or $(SEED),0)
 
 coverage: $(VENV)/.dev
 	$(BIN)/python -m coverage erase

@@ -8,6 +8,7 @@ from pathlib import Path
 import jaxtyping
 import pytest
 
+import repulse
 from repulse_lab.campaign import calls, damage, disks, finding, hostile, kills, mutants, repetition, run
 from repulse_lab.campaign.page import put_in
 from repulse_lab.campaign.reach import Reach
@@ -85,6 +86,12 @@ def test_mutants_differ_in_one_place(tmp_path: Path):
     for mutant in made:
         compile(mutant.source, "mutant", "exec")
         assert (mutant.file, mutant.lines) == ("code.py", range(2, 3))
+
+
+def test_what_no_test_can_kill_is_a_change_that_can_be_made():
+    library = Path(repulse.__file__).parent
+    for name, change in mutants.EQUIVALENT:
+        assert change in {mutant.change for mutant in mutants.mutants_of(library / name, library)}, (name, change)
 
 
 def test_a_mutant_meets_the_tests_that_reach_it_quickest_first():
