@@ -337,6 +337,8 @@ def test_divergence_in_retrofit_leaves_the_model_alone():
 
 BAD_QUESTIONS = {
     "NaN": (spoilt(X, 3), ["`x`", "finite", "NaN", "first 3"]),
+    "NaN in sparse inputs": (spoilt(X, 3).to_sparse(), ["`x`", "finite", "NaN"]),
+    "sparse inputs": (X.to_sparse(), ["`x`", "the model can take"]),
     "too narrow": (X[:, :3], ["the model can take", "(40, 3)"]),
     "no batches": ([], ["`x`", "at least one batch", "none"]),
     "loader of dicts": ([{"x": X}], ["the model can take", "a mapping of x"]),
@@ -354,6 +356,11 @@ def test_predict_says_what_is_wrong_and_leaves_the_model_alone(case):
     with refused(DataError, *BAD_QUESTIONS[case][1]):
         ensemble.predict(BAD_QUESTIONS[case][0])
     assert untouched()
+
+
+@pytest.mark.parametrize("none", [X[:0], X[:0].to_sparse()], ids=["dense", "sparse"])
+def test_no_inputs_have_no_predictions(none):
+    assert retrofit().predict(none).probs.shape == (0, 3)
 
 
 def test_heads_predict_on_features_only():
