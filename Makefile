@@ -72,7 +72,7 @@ $(VENV)-lowest/.done: benchmarks/lowest.txt pyproject.toml
 
 test-lowest: $(VENV)-lowest/.done
 	$(VENV)-lowest/bin/python -m pytest -p no:xdist tests/closed_form tests/particles tests/metrics tests/checkpoint \
-		tests/test_retrofit.py tests/test_bad_input.py tests/test_not_silent.py
+		tests/test_retrofit.py tests/test_bad_input.py tests/test_not_silent.py tests/test_any_input.py
 
 campaign: $(VENV)/.dev
 	$(BIN)/python -W ignore benchmarks/campaign.py --share $(or $(SHARE),1) --only "$(ONLY)" --seed $(or $(SEED),0)
