@@ -39,6 +39,9 @@ EQUIVALENT: dict[tuple[str, str], str] = {
     ("particles/view.py", "`self.shift is None or self.axes is None` to `self.shift is None and self.axes is None`"): (
         "changes nothing: either both are there or none"
     ),
+    ("particles/loop.py", "`nll + repulsion` to `nll - repulsion`"): (
+        "changes nothing: it is only asked whether it is finite, and neither is unless both are"
+    ),
     ("particles/noise.py", "`2 * width` to `2 / width`"): "changes nothing: of 1/4, 1 and 4 each has its inverse",
 }
 """Survivors that no test can kill, by file and change, and why."""
