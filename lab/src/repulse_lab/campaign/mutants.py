@@ -122,7 +122,7 @@ def is_killed(mutant: Mutant, suite: Suite, reach: Reach) -> bool:
     if not tests:
         return False
     module = "repulse." + mutant.file.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
-    limit = 30 + 10 * sum(reach.seconds[name] for name in tests)
+    limit = 20 + 3 * sum(reach.seconds[name] for name in tests)  # 20 to import it all
     with changed(suite.library / mutant.file, mutant.source):
         return suite.fails(tests, module, limit)
 
