@@ -28,6 +28,7 @@ Y = torch.arange(40) % 3
 BATCHES = list(zip(X.split(10), Y.split(10), strict=True))
 SHORT = Recipe(epochs=1)
 REGRESSION, PRETRAINED = SHORT.replace(task="regression"), SHORT.replace(init="pretrained")
+LABELS, NOISY_PAIR = SHORT.replace(task="multilabel"), REGRESSION.replace(noise=(0.1, 0.2))
 NAN, INF = float("nan"), float("inf")
 
 
@@ -123,6 +124,12 @@ BAD_FITS = {
     "too small": ({"features": 1e-40 * X}, DataError, ["`features`", "vary by at least 1e-37"]),
     "large targets": ({"targets": 1e20 * X[:, 0], "recipe": REGRESSION}, DataError, ["`targets`", "1e18", "e+20"]),
     "small targets": ({"targets": 1e-20 * X[:, :2], "recipe": REGRESSION}, DataError, ["`targets`", "1e-15", "e-21"]),
+    "validation in a list": ({"validation": [X, Y]}, DataError, ["`validation`", "features and targets", "list"]),
+    "narrow validation": ({"validation": (X[:, :3], Y)}, DataError, ["`validation`", "(samples, 4)", "(40, 3)"]),
+    "validation labels in a list": ({"validation": (X, Y.tolist())}, DataError, ["`validation`", "a tensor", "list"]),
+    "sparse validation labels": ({"validation": (X, Y.to_sparse())}, DataError, ["`validation`", "dense"]),
+    "no label known": ({"targets": NAN * X, "recipe": LABELS}, DataError, ["`targets`", "known for some label"]),
+    "noise of two of four": ({"targets": X, "recipe": NOISY_PAIR}, DataError, ["`noise`", "each of 4 targets", "2"]),
     "a column": ({"targets": Y.unsqueeze(1)}, DataError, ["`targets`", "`targets.squeeze(1)`", "(40, 1)"]),
 }
 
