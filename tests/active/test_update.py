@@ -1,13 +1,15 @@
 """Updates start from fitted heads and use kept features; forgetting is a fit without what is gone."""
 
+import hashlib
 import warnings
 
 import pytest
 import torch
+from safetensors.torch import load_file, save
 
 import repulse
 from models import normal, trained_perceptron
-from repulse.errors import CheckpointError, DataError
+from repulse.errors import CheckpointError, DataError, RepulsionError
 from repulse.kept import KeptFeatures
 from repulse.particles.start import warm_epochs, warm_rows
 from repulse.particles.view import View
@@ -232,3 +234,43 @@ def test_class_indices_may_come_as_floats_or_in_a_column(ensemble):
         made = ensemble.update([(x, targets)], progress=False)
         assert torch.equal(made.kept.targets, expected.kept.targets)
         assert torch.equal(made.predict(x).probs, expected.predict(x).probs)
+
+
+def rewritten(folder, change):
+    """Write the kept features of a folder anew, with a digest that is right."""
+    path = next(folder.glob("features-*"))
+    tensors = load_file(path)
+    change(tensors)
+    content = save(tensors)
+    path.unlink()
+    path.with_name(f"{path.name.rpartition('-')[0]}-{hashlib.sha256(content).hexdigest()}.safetensors").write_bytes(
+        content
+    )
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda found: found.update(more=torch.zeros(1)), "features that `save` wrote"),
+        (lambda found: found.update(train=found["train"][:, 1:].contiguous()), r"shape \(80, \d+\) with 80 targets"),
+        (lambda found: found.update(targets=found["targets"][1:].clone()), "with 79 targets"),
+    ],
+)
+def test_kept_features_of_another_form_are_refused(ensemble, tmp_path, change, words):
+    folder = ensemble.save(tmp_path / "heads", features=True)
+    rewritten(folder, change)
+    with pytest.raises(CheckpointError, match=words):
+        repulse.load(folder, ensemble.model).update(labelled(20, 5), progress=False)
+
+
+def test_foreign_inputs_may_be_the_first_repulsion_samples():
+    kept, foreign = KeptFeatures(normal(9, 3), torch.arange(9)), normal(2, 3, seed=1)
+    first = kept.repelled_on(foreign, 0.2)
+    assert torch.equal(first.repulsion, foreign)
+    assert torch.equal(first.repelled_on(normal(3, 3, seed=2), 0.5).repulsion[:2], foreign)
+
+
+def test_an_ensemble_that_repels_nowhere_takes_no_foreign_inputs(ensemble):
+    alone = repulse.retrofit(ensemble.model, labelled(80, 0), repulsion=None, recipe=QUICK, progress=False)
+    with pytest.raises(RepulsionError, match="Expected `foreign` to be None for a recipe that does not repel"):
+        alone.update(foreign=normal(6, 4) + 9, progress=False)
