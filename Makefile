@@ -72,13 +72,13 @@ $(VENV)-lowest/.done: benchmarks/lowest.txt pyproject.toml
 
 test-lowest: $(VENV)-lowest/.done
 	$(VENV)-lowest/bin/python -m pytest -p no:xdist tests/closed_form tests/particles tests/metrics tests/checkpoint \
-		tests/test_retrofit.py tests/test_bad_input.py tests/test_not_silent.py
+		tests/test_retrofit.py tests/test_bad_input.py tests/test_not_silent.py tests/test_any_input.py
 
 campaign: $(VENV)/.dev
-	$(BIN)/python -W ignore benchmarks/campaign.py --share $(or $(SHARE),1) --only "$(ONLY)"
+	$(BIN)/python -W ignore benchmarks/campaign.py --share $(or $(SHARE),1) --only "$(ONLY)" --seed $(or $(SEED),0)
 
 mutants: $(VENV)/.dev
-	$(BIN)/python benchmarks/campaign.py --mutants $(or $(COUNT),60)
+	$(BIN)/python benchmarks/campaign.py --mutants $(or $(COUNT),60) --seed $(or $(SEED),0)
 
 coverage: $(VENV)/.dev
 	$(BIN)/python -m coverage erase

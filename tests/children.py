@@ -229,10 +229,10 @@ def augment(
 
 
 def build_as_nobody(folder: str) -> dict[str, Any]:
-    """Keep features as somebody who may not write there."""
+    """Keep features, or use those that are kept, as somebody who may not write there."""
     _become_nobody()
-    computed(cache=folder)
-    return {}
+    features, passes = computed(cache=folder)
+    return {"passes": passes, "digest": digest_of(features.train, features.targets, features.repulsion)}
 
 
 def save(folder: str, source: str) -> dict[str, Any]:

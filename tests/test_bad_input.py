@@ -28,6 +28,7 @@ Y = torch.arange(40) % 3
 BATCHES = list(zip(X.split(10), Y.split(10), strict=True))
 SHORT = Recipe(epochs=1)
 REGRESSION, PRETRAINED = SHORT.replace(task="regression"), SHORT.replace(init="pretrained")
+LABELS, NOISY_PAIR = SHORT.replace(task="multilabel"), REGRESSION.replace(noise=(0.1, 0.2))
 NAN, INF = float("nan"), float("inf")
 
 
@@ -123,6 +124,12 @@ BAD_FITS = {
     "too small": ({"features": 1e-40 * X}, DataError, ["`features`", "vary by at least 1e-37"]),
     "large targets": ({"targets": 1e20 * X[:, 0], "recipe": REGRESSION}, DataError, ["`targets`", "1e18", "e+20"]),
     "small targets": ({"targets": 1e-20 * X[:, :2], "recipe": REGRESSION}, DataError, ["`targets`", "1e-15", "e-21"]),
+    "validation in a list": ({"validation": [X, Y]}, DataError, ["`validation`", "features and targets", "list"]),
+    "narrow validation": ({"validation": (X[:, :3], Y)}, DataError, ["`validation`", "(samples, 4)", "(40, 3)"]),
+    "validation labels in a list": ({"validation": (X, Y.tolist())}, DataError, ["`validation`", "a tensor", "list"]),
+    "sparse validation labels": ({"validation": (X, Y.to_sparse())}, DataError, ["`validation`", "dense"]),
+    "no label known": ({"targets": NAN * X, "recipe": LABELS}, DataError, ["`targets`", "known for some label"]),
+    "noise of two of four": ({"targets": X, "recipe": NOISY_PAIR}, DataError, ["`noise`", "each of 4 targets", "2"]),
     "a column": ({"targets": Y.unsqueeze(1)}, DataError, ["`targets`", "`targets.squeeze(1)`", "(40, 1)"]),
 }
 
@@ -228,6 +235,7 @@ BAD_RETROFITS = {
     "later batch too narrow": ({"data": [(X, Y), (X[:, :3], Y)]}, DataError, ["batch 1", "can take", "(40, 3)"]),
     "class too large": ({"data": [(X, Y + 1)]}, DataError, ["`targets`", "between 0 and 2", "from 1 to 3"]),
     "too few targets": ({"data": [*BATCHES, (X, Y[:9])]}, DataError, ["targets of batch 4", "40", "9"]),
+    "complex targets": ({"data": [(X, Y.to(torch.complex64))]}, DataError, ["targets of batch 0", "real", "complex64"]),
     "unlabelled": ({"data": [X]}, DataError, ["batch 0", "(inputs, targets)", "(40, 4)"]),
     "unlabelled tuple": ({"data": [(X,)]}, DataError, ["batch 0", "(inputs, targets)", "got a tuple of 1"]),
     "unlabelled later": ({"data": [*BATCHES, X]}, DataError, ["batch 4", "(inputs, targets)", "(40, 4)"]),
@@ -336,6 +344,8 @@ def test_divergence_in_retrofit_leaves_the_model_alone():
 
 BAD_QUESTIONS = {
     "NaN": (spoilt(X, 3), ["`x`", "finite", "NaN", "first 3"]),
+    "NaN in sparse inputs": (spoilt(X, 3).to_sparse(), ["`x`", "finite", "NaN"]),
+    "sparse inputs": (X.to_sparse(), ["`x`", "the model can take"]),
     "too narrow": (X[:, :3], ["the model can take", "(40, 3)"]),
     "no batches": ([], ["`x`", "at least one batch", "none"]),
     "loader of dicts": ([{"x": X}], ["the model can take", "a mapping of x"]),
@@ -353,6 +363,11 @@ def test_predict_says_what_is_wrong_and_leaves_the_model_alone(case):
     with refused(DataError, *BAD_QUESTIONS[case][1]):
         ensemble.predict(BAD_QUESTIONS[case][0])
     assert untouched()
+
+
+@pytest.mark.parametrize("none", [X[:0], X[:0].to_sparse()], ids=["dense", "sparse"])
+def test_no_inputs_have_no_predictions(none):
+    assert retrofit().predict(none).probs.shape == (0, 3)
 
 
 def test_heads_predict_on_features_only():

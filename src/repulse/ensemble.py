@@ -369,7 +369,7 @@ class Ensemble(nn.Module):
                 got = f"one sample of shape {tuple(value.shape)}; `x.unsqueeze(0)` is a batch of one"
                 raise DataError(expected(name, "a batch", got))
         if tensors and rows_are_samples(inputs) and not size_of(inputs):  # what networks make of none differs
-            return self._predict(map_tensors(inputs, lambda v: v.new_ones(1, *v.shape[1:])), name)[:0]
+            return self._predict(map_tensors(inputs, _one_like), name)[:0]
         device = next(self.heads.parameters()).device
         positions = self.backbone.ending.positions
         with explaining_failures(inputs, name, DataError):
@@ -415,3 +415,8 @@ def load(
     contents = checkpoint.read(folder, model, Places(inputs, targets, output))
     about = (contents.repulsion, contents.class_names, contents.network, contents.summary, contents.gate)
     return Ensemble(contents.backbone, contents.heads, *about, kept=KeptIn(Path(folder), weights_of(contents.heads)))
+
+
+def _one_like(values: Tensor) -> Tensor:
+    """Return one sample of the form of some, which may be none, also where these are sparse."""
+    return torch.ones(1, *values.shape[1:], dtype=values.dtype, device=values.device)

@@ -366,3 +366,33 @@ def test_a_file_that_is_something_else_is_refused_and_nothing_is_lost(text, tmp_
     with pytest.raises(CheckpointError, match="the JSON of labels"):
         loop.load(tmp_path / "labels.json")
     assert loop.known == {0: 0, 39: 1}
+
+
+def test_labels_that_came_as_numbers_stay_numbers_and_classes_stay_classes():
+    classes, numbers = (ActiveLearning(torch.zeros(9, 2), lambda *_: None) for _ in range(2))
+    classes.tell([0], [2])
+    classes.tell([1], [1.0])  # as arrays of other libraries hold them
+    assert classes.known == {0: 2, 1: 1}
+    with pytest.raises(DataError, match=r"class indices, as those before, but got 1\.5; regression takes floats"):
+        classes.tell([2], [1.5])
+    numbers.tell([0], [0.5])
+    numbers.tell([1], [2])
+    assert numbers.known == {0: 0.5, 1: 2.0}
+    assert numbers.labels.dtype.is_floating_point
+    numbers.tell([2], [True])
+    assert numbers.known[2] == 1.0
+    with pytest.raises(DataError, match="Expected `labels` to be finite"):
+        numbers.tell([3], [float("nan")])
+
+
+@pytest.mark.parametrize(("scores", "words"), [(torch.zeros(3), r"of shape \(5,\)"), ([0.0] * 5, "but got list")])
+def test_scores_of_another_form_are_refused(scores, words):
+    class Odd:
+        def predict(self, x):
+            raise NotImplementedError
+
+        def score(self, x):
+            return scores
+
+    with pytest.raises(DataError, match=f"Expected scores of the pool to be .*{words}"):
+        acquire(Odd(), torch.zeros(5, 2), 1, "own", progress=False)

@@ -1,13 +1,15 @@
 """Updates start from fitted heads and use kept features; forgetting is a fit without what is gone."""
 
+import hashlib
 import warnings
 
 import pytest
 import torch
+from safetensors.torch import load_file, save
 
 import repulse
 from models import normal, trained_perceptron
-from repulse.errors import CheckpointError, DataError
+from repulse.errors import CheckpointError, DataError, RepulsionError
 from repulse.kept import KeptFeatures
 from repulse.particles.start import warm_epochs, warm_rows
 from repulse.particles.view import View
@@ -187,3 +189,88 @@ def test_kept_features_are_saved_if_asked_and_checked_when_read(ensemble, tmp_pa
 def test_nothing_to_learn_is_refused(ensemble):
     with pytest.raises(DataError, match="neither"):
         ensemble.update()
+
+
+CLASSES = torch.arange(8) % 3
+ONE_HOT = torch.nn.functional.one_hot(CLASSES)
+REFUSED_TARGETS = {
+    "one-hot": (None, ONE_HOT, r"of shape \(samples,\), as those of the fit, but got shape \(8, 3\)"),
+    "fractions": (None, CLASSES + 0.5, "class indices, but got torch.float32 with 0.5 among them"),
+    "beyond floats": (None, 1e20 * CLASSES, r"class indices, but got torch.float32 with 1e\+20 among them"),
+    "truth values": (None, CLASSES > 0, "class indices, but got torch.bool"),
+    "complex": (None, CLASSES.to(torch.complex64), "classes or real numbers, but got torch.complex64"),
+    "below zero": (None, CLASSES - 1, "class indices, but got -1"),
+    "a class for labels": ("multilabel", CLASSES, r"of shape \(samples, 3\), as those of the fit"),
+    "two of three labels": ("multilabel", ONE_HOT[:, :2].float(), r"of shape \(samples, 3\).*got shape \(8, 2\)"),
+    "half a label": ("multilabel", ONE_HOT / 2, "0, 1 or, where unknown, NaN, but got 0.5"),
+    "one number of three": ("regression", normal(8), r"of shape \(samples, 3\).*got shape \(8,\)"),
+    "two numbers of three": ("regression", normal(8, 2), r"of shape \(samples, 3\).*got shape \(8, 2\)"),
+}
+
+
+@pytest.fixture(scope="module")
+def of_each_task(ensemble):
+    x, labels = normal(30, 4), (normal(30, 3) > 0).float()
+    made = {None: ensemble}
+    for task, targets in (("multilabel", labels), ("regression", normal(30, 3))):
+        recipe = repulse.Recipe(epochs=1, heads=2, task=task)
+        made[task] = repulse.retrofit(ensemble.model, [(x, targets)], recipe=recipe, progress=False)
+    return made
+
+
+@pytest.mark.parametrize("case", REFUSED_TARGETS)
+def test_targets_of_another_form_are_refused(of_each_task, case):
+    task, targets, words = REFUSED_TARGETS[case]
+    before = len(of_each_task[task].kept.train)
+    with pytest.raises(DataError, match=f"^Expected .*targets.* to be {words}"):
+        of_each_task[task].update([(normal(8, 4), targets)], progress=False)
+    assert len(of_each_task[task].kept.train) == before
+
+
+def test_class_indices_may_come_as_floats_or_in_a_column(ensemble):
+    x, y = normal(8, 4), torch.arange(8) % 3
+    expected = ensemble.update([(x, y)], progress=False)
+    for targets in (y.float(), y.unsqueeze(1), y.to(torch.uint8)):
+        made = ensemble.update([(x, targets)], progress=False)
+        assert torch.equal(made.kept.targets, expected.kept.targets)
+        assert torch.equal(made.predict(x).probs, expected.predict(x).probs)
+
+
+def rewritten(folder, change):
+    """Write the kept features of a folder anew, with a digest that is right."""
+    path = next(folder.glob("features-*"))
+    tensors = load_file(path)
+    change(tensors)
+    content = save(tensors)
+    path.unlink()
+    path.with_name(f"{path.name.rpartition('-')[0]}-{hashlib.sha256(content).hexdigest()}.safetensors").write_bytes(
+        content
+    )
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda found: found.update(more=torch.zeros(1)), "features that `save` wrote"),
+        (lambda found: found.update(train=found["train"][:, 1:].contiguous()), r"shape \(80, \d+\) with 80 targets"),
+        (lambda found: found.update(targets=found["targets"][1:].clone()), "with 79 targets"),
+    ],
+)
+def test_kept_features_of_another_form_are_refused(ensemble, tmp_path, change, words):
+    folder = ensemble.save(tmp_path / "heads", features=True)
+    rewritten(folder, change)
+    with pytest.raises(CheckpointError, match=words):
+        repulse.load(folder, ensemble.model).update(labelled(20, 5), progress=False)
+
+
+def test_foreign_inputs_may_be_the_first_repulsion_samples():
+    kept, foreign = KeptFeatures(normal(9, 3), torch.arange(9)), normal(2, 3, seed=1)
+    first = kept.repelled_on(foreign, 0.2)
+    assert torch.equal(first.repulsion, foreign)
+    assert torch.equal(first.repelled_on(normal(3, 3, seed=2), 0.5).repulsion[:2], foreign)
+
+
+def test_an_ensemble_that_repels_nowhere_takes_no_foreign_inputs(ensemble):
+    alone = repulse.retrofit(ensemble.model, labelled(80, 0), repulsion=None, recipe=QUICK, progress=False)
+    with pytest.raises(RepulsionError, match="Expected `foreign` to be None for a recipe that does not repel"):
+        alone.update(foreign=normal(6, 4) + 9, progress=False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import tempfile
 import time
@@ -192,6 +193,18 @@ def test_a_folder_one_may_not_write_to_is_refused(public, children):
         assert ended["error"] == "CacheError"
         check_sentence(ended["words"], folder, "Permission denied")
     assert list(public.iterdir()) == []
+
+
+def test_a_complete_cache_may_be_used_where_one_may_not_write(public, kept, right, children):
+    folder = shutil.copytree(kept, public / "features")
+    before = files(folder)
+    for path in folder.iterdir():
+        path.chmod(0o444)
+    folder.chmod(0o555)
+    ended = children.run("build_as_nobody", folder=str(folder))
+    folder.chmod(0o700)
+    assert (ended["passes"], ended["digest"]) == (1, digest_of(right.train, right.targets, right.repulsion))
+    assert files(folder) == before
 
 
 @pytest.mark.parametrize(

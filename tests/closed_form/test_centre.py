@@ -15,7 +15,7 @@ from repulse.particles.calibrate import _better_centre, assume_noise
 from repulse.particles.centre import Centre, calibration_cost, choose_centre, recentred
 from repulse.particles.centred import CentredHeads
 from repulse.particles.noise import GAUSSIAN, TAILS, Noise, choose_noise, interval_factor, leave_one_out, tail_factors
-from repulse.particles.tasks import Classification, Regression
+from repulse.particles.tasks import Classification, Multilabel, Regression
 
 from .naive import random
 
@@ -112,6 +112,31 @@ def test_the_heads_are_the_centre_where_they_know_more():
     found = choose_centre(random(5000, 3, seed=2), heads, torch.ones(5000).double(), labels, Classification(3))
     assert found.alpha == 0
     assert choose_centre(None, heads, torch.ones(5000).double(), labels, Classification(3)).alpha == 0
+
+
+def test_the_cost_of_another_centre_holds_what_it_had_to_win_by():
+    """Two nats for heads in the place of the network, half a nat for letting go later."""
+    truth = 3 * random(500, 3)
+    labels = torch.multinomial(truth.softmax(dim=1), 1, generator=torch.Generator().manual_seed(0)).squeeze(1)
+    heads, same = truth + 0.1 * random(4, 500, 3, seed=1), torch.ones(500).double()
+    later = released_rows(right=60, wrong=0)
+    cases = (((random(500, 3, seed=2), heads, same, labels), 3, (0, 1), 2.0), (later, 2, (1, 2), 0.5))
+    for case, classes, chosen, margin in cases:
+        network, outputs, release, labels = case
+        found = choose_centre(*case, Classification(classes))
+        assert (found.alpha, found.reach) == chosen
+        z = recentred(network, outputs, found.let_go(release), found.alpha, found.temperature, found.gain)
+        alone = calibration_cost(z.log_softmax(dim=-1), labels) + math.log(found.temperature) ** 2 / 0.08
+        assert found.cost == pytest.approx(alone + margin, abs=1e-6)
+
+
+def test_the_cost_of_several_labels_is_their_likelihood_and_the_surprise_of_how_many_hold():
+    """By hand: probabilities 0.9, 0.5, 0.2 and 0.8, of which the third is not known."""
+    probs = torch.tensor([[0.9, 0.5], [0.2, 0.8]], dtype=torch.float64)
+    targets = torch.tensor([[1.0, 0.0], [torch.nan, 1.0]], dtype=torch.float64)
+    surprise = (0.9 + 0.5 + 0.8 - 2) ** 2 / (2 * (0.09 + 0.25 + 0.16) + 1)
+    wanted = -math.log(0.9) - math.log(0.5) - math.log(0.8) + surprise
+    assert Multilabel((0.0, 0.0)).calibration_cost(probs.logit()[None], targets) == pytest.approx(wanted)
 
 
 def test_few_labels_keep_the_network():

@@ -159,3 +159,34 @@ def test_one_target_in_a_column_is_the_fit_of_one_target():
     recipe = Recipe(task="regression", noise=0.3, epochs=2, heads=3)
     one, column = (fit_heads(X.float(), v, AWAY.float(), recipe, progress=False) for v in (y[:, 0], y))
     assert_close(one(X.float()), column(X.float()))
+
+
+@pytest.mark.parametrize("task", [Multiregression(K, (0.3, 1.0, 2.0)), Multiregression(K, None)])
+def test_each_target_is_scaled_alone_and_one_that_does_not_vary_only_moved(task):
+    targets = NUMBERS * torch.tensor([1.0, 50.0, 0.0]).double() + torch.tensor([0.0, 7.0, 3.0]).double()
+    made, scaled, shift, scale = task.scale_targets(targets)
+    assert_close(scaled.mean(dim=0), torch.zeros(K), rtol=0, atol=1e-5)
+    assert_close(scaled.std(dim=0, correction=0), torch.tensor([1.0, 1.0, 0.0]))
+    assert_close(scaled * scale + shift, targets.float(), rtol=1e-4, atol=1e-4)
+    assert float(scale[2]) == 1
+    assert made.noise is None or made.noise == pytest.approx(
+        [n / s for n, s in zip(task.noise, scale.tolist(), strict=True)]
+    )
+
+
+def test_a_warm_start_of_several_targets_is_least_squares_from_where_the_heads_are():
+    """Along directions without data they stay; the variance is what is left over."""
+    features = torch.cat([X, torch.zeros(N, 1)], dim=1).double()
+    features = (features - features.mean(dim=0)) / features.std(dim=0).clamp_min(1e-9)
+    targets = NUMBERS - NUMBERS.mean(dim=0)
+    heads = Heads(4, D + 1, Multiregression(K, None), generator=torch.Generator().manual_seed(1)).double()
+    start = heads.weight[:, :K].clone()
+    task = heads.task.warm_start(heads, features, identity, targets)
+    solution = torch.linalg.lstsq(features[:, :D], targets).solution
+    assert_close(heads.weight[:, :K, :D], solution.T.expand(4, K, D), rtol=1e-3, atol=1e-3)
+    assert_close(heads.weight[:, :K, D], start[:, :, D])
+    assert bool((heads.bias[:, :K] == 0).all())
+    left = (targets - features[:, :D] @ solution).square().mean(dim=0)
+    assert task.log_variance == pytest.approx(left.log().tolist(), abs=1e-3)
+    scale = torch.tensor([1.0, 2.0, 0.5])
+    assert task.in_original_units(task, scale).log_variance == pytest.approx((left * scale**2).log().tolist(), abs=1e-3)

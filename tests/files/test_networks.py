@@ -5,12 +5,14 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
+from safetensors.torch import save_file
 
 from families import SMALL, timm_model
 from models import CLASSES
@@ -140,3 +142,25 @@ def test_what_is_wrong_is_said_in_one_sentence(name, checkpoint, said, monkeypat
 def test_images_and_texts_need_a_transform(kind):
     with pytest.raises(BackboneError, match="returns \\(network, transform\\)"):
         open_network("own_data:rows_network").prepare(kind)
+
+
+def test_a_last_layer_may_be_in_safetensors(tmp_path):
+    weight, bias = torch.arange(6.0).view(2, 3), torch.tensor([1.0, -1.0])
+    save_file({"weight": weight, "bias": bias}, tmp_path / "last.safetensors")
+    network = open_network("linear", tmp_path / "last.safetensors")
+    assert torch.equal(network.model(torch.eye(3)), weight.T + bias)
+
+
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        ('{"architecture": "resnet18"}', "a whole network of timm"),
+        ('{"architectures": ["BertForSequenceClassification"], "model_type": "bert"}', "with its preprocessing"),
+    ],
+)
+def test_a_folder_without_its_weights_is_refused(config, words, tmp_path):
+    pytest.importorskip("timm")
+    pytest.importorskip("transformers")
+    (tmp_path / "config.json").write_text(config)
+    with pytest.raises(BackboneError, match=f"Expected `?{re.escape(str(tmp_path))}`? to be .*{words}"):
+        open_network(str(tmp_path))

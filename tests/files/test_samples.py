@@ -11,7 +11,7 @@ from own_data import picture, write_images, write_rows, write_tar, write_texts
 from repulse import DataError
 from repulse.files import Columns, read_samples
 from repulse.files.batches import targets_of
-from repulse.files.samples import open_image
+from repulse.files.samples import need, open_image
 
 
 def test_a_folder_of_class_folders(tmp_path):
@@ -148,3 +148,44 @@ def test_labels_that_do_not_fit(task, classes, labels, said, tmp_path):
     with pytest.raises(DataError) as caught:
         targets_of(samples, task, classes)
     assert said in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("arrays", "words"),
+    [
+        ({"a": np.ones(3), "b": np.ones(4)}, r"the arrays of .* to be `features` \(N, d\).* got a \(3,\), b \(4,\)"),
+        ({"features": np.array([["x"]])}, r"the arrays of .* to be `features` \(N, d\)"),
+        ({"features": np.ones((3, 2)), "labels": np.ones(4)}, "the labels of .* to be 3, one for each row, but got 4"),
+        ({"features": np.ones((3, 2)), "keys": np.ones(2)}, "the keys of .* to be 3, one for each row, but got 2"),
+    ],
+)
+def test_arrays_that_are_no_rows_are_refused(arrays, words, tmp_path):
+    np.savez(tmp_path / "a.npz", **arrays)
+    with pytest.raises(DataError, match=f"Expected {words}"):
+        read_samples(tmp_path / "a.npz")
+
+
+def test_rows_may_have_keys_and_one_array_needs_no_name(tmp_path):
+    np.savez(tmp_path / "a.npz", whatever=np.ones((2, 3)), keys=np.array(["x", "y"]))
+    found = read_samples(tmp_path / "a.npz")
+    assert (found.key_name, list(found.keys), found.values.shape) == ("key", ["x", "y"], (2, 3))
+
+
+def test_a_tar_that_is_none_and_one_image_alone(tmp_path):
+    (tmp_path / "a.tar").write_bytes(b"no tar")
+    with pytest.raises(DataError, match="a whole tar that is not compressed"):
+        read_samples(tmp_path / "a.tar")
+    (tmp_path / "cat.png").write_bytes(picture(0))
+    found = read_samples(tmp_path / "cat.png")
+    assert (found.kind, list(found.keys), len(found)) == ("images", ["cat.png"], 1)
+
+
+def test_a_column_that_holds_no_numbers_is_named(tmp_path):
+    parquet.write_table(pa.table({"a": [1.0, 2.0], "b": [[1.0], [2.0, 3.0]]}), tmp_path / "a.parquet")
+    with pytest.raises(DataError, match=r"Expected the column 'b' of .* to be numbers, as many in each row"):
+        read_samples(tmp_path / "a.parquet", Columns(features=("a", "b")))
+
+
+def test_what_a_package_is_needed_for_is_said():
+    with pytest.raises(DataError, match=r"Reading stars needs no_such_package: pip install 'repulse\[files\]'"):
+        need("no_such_package", "reading stars", "files")

@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from repulse import FitWarning, NonFiniteLossError, Recipe, fit_heads, retrofit
+from repulse.particles.calibrate import recentre
 from repulse.particles.centred import CentredHeads
 from repulse.particles.distance import Release
 from repulse.particles.growth import Growth, measures_of
@@ -112,6 +113,19 @@ def test_heads_of_a_fit_that_diverged_take_features():
     assert isinstance(caught.value.heads, CentredHeads)
     assert caught.value.heads.features == 4
     assert torch.isfinite(caught.value.heads.predict(features).probs).all()
+
+
+@pytest.mark.parametrize(("rows", "other"), [(999, False), (1000, True)])
+def test_a_new_centre_takes_the_release_of_a_thousand_rows_but_not_of_fewer(rows, other):
+    features, labels = normal(100, 4), torch.arange(100) % 3
+    heads = fit(features, labels, last_layer(3, 4))
+    fitted, far = heads.release_quantiles.clone(), 3 * normal(rows, 4, seed=2)
+    recentre(heads, (far, torch.arange(rows) % 3))
+    wanted = Release.of(heads.distances.mean_squares(far)) if other else Release(fitted, heads.release_largest)
+    torch.testing.assert_close(heads.release_quantiles, wanted.quantiles)
+    torch.testing.assert_close(heads.release_largest, wanted.largest)
+    assert bool((wanted.quantiles > 2 * fitted).any()) == other
+    assert heads.centre.cost is not None
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16], ids=str)

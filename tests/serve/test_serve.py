@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import re
 import shutil
 import threading
 import time
@@ -18,7 +19,7 @@ from own_data import picture, write_images, write_rows
 from repulse import ClassPrediction, DataError, cli
 from repulse.files.opening import open_heads
 from repulse.serve.batching import Batcher, FullError
-from repulse.serve.requests import Limits
+from repulse.serve.requests import Limits, RefusedError, _in_json
 
 pytest.importorskip("fastapi")
 from fastapi.testclient import TestClient
@@ -98,6 +99,7 @@ def test_reasons_are_those_of_the_ensemble(client, heads):
         ({"content": b"x" * 20_001, "headers": {"content-type": "image/png"}}, 413, "at most 20,000 bytes"),
         ({"content": b"no image", "headers": {"content-type": "image/png"}}, 422, "to be a whole image"),
         ({"content": b"a,b", "headers": {"content-type": "text/csv"}}, 415, "but got text/csv."),
+        ({"files": [(f"{i}", ("a.png", picture(0))) for i in range(4)]}, 422, "a form with at most as many files"),
     ],
 )
 def test_what_is_refused(client, sent, status, said):
@@ -111,6 +113,35 @@ def test_a_small_file_with_many_pixels_is_refused_before_it_is_opened(heads, mon
     with TestClient(app, base_url="http://localhost") as client:
         answer = client.post("/predict", content=picture(0), headers={"content-type": "image/png"})
     assert (answer.status_code, "at most 100 pixels" in answer.json()["error"]) == (413, True), answer.text
+
+
+def test_an_image_that_pillow_calls_a_bomb_is_refused(client, monkeypatch):
+    monkeypatch.setattr("PIL.Image.MAX_IMAGE_PIXELS", 10)
+    answer = client.post("/predict", content=picture(0), headers={"content-type": "image/png"})
+    assert (answer.status_code, "pixels" in answer.json()["error"]) == (413, True), answer.text
+
+
+def test_texts_of_a_request_are_strings():
+    assert _in_json(b'{"texts": ["a", "b"]}', "texts") == ["a", "b"]
+    with pytest.raises(RefusedError, match='Expected "texts" to be strings'):
+        _in_json(b'{"texts": ["a", 3]}', "texts")
+
+
+def test_the_command_listens_and_says_how_to_ask(heads, monkeypatch):
+    asked = []
+
+    def run(server, sockets):
+        with TestClient(server.config.app, base_url=f"http://{sockets[0].getsockname()[0]}") as client:
+            asked.append(client.get("/health").status_code)
+
+    monkeypatch.setattr("uvicorn.Server.run", run)
+    for host, said in (("127.0.0.1", 0), ("0.0.0.0", 1)):
+        done = CliRunner().invoke(cli.app, ["serve", str(heads), "--host", host, "--port", "0"])
+        assert done.exit_code == 0, done.output
+        assert re.search(rf"http://{host}:\d+/ is the page; Ctrl-C ends it", done.output)
+        assert re.search(rf"curl http://{host}:\d+/predict --data-binary @image.jpg", done.output)
+        assert done.output.count("there is no password") == said
+    assert asked == [200, 200]
 
 
 def test_health_metrics_and_foreign_hosts(client):

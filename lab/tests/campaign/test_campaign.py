@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import ast
+import signal
+import time
 from pathlib import Path
 
 import jaxtyping
 import pytest
 
+import repulse
 from repulse_lab.campaign import calls, damage, disks, finding, hostile, kills, mutants, repetition, run
 from repulse_lab.campaign.page import put_in
-from repulse_lab.campaign.reach import Reach
+from repulse_lab.campaign.reach import Reach, _in_copy
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -85,6 +88,24 @@ def test_mutants_differ_in_one_place(tmp_path: Path):
     for mutant in made:
         compile(mutant.source, "mutant", "exec")
         assert (mutant.file, mutant.lines) == ("code.py", range(2, 3))
+
+
+def test_what_no_test_can_kill_is_a_change_that_can_be_made():
+    library = Path(repulse.__file__).parent
+    for name, change in mutants.EQUIVALENT:
+        assert change in {mutant.change for mutant in mutants.mutants_of(library / name, library)}, (name, change)
+
+
+def test_a_test_that_never_ends_is_ended_by_the_time_of_the_processor():
+    """Not by the clock, which runs on while other work has the machine."""
+
+    def forever() -> int:
+        while True:
+            pass
+
+    assert _in_copy(forever, 1.0) in (-signal.SIGXCPU, -signal.SIGKILL)
+    assert _in_copy(lambda: 5, 1.0) == 5
+    assert _in_copy(lambda: int(time.sleep(1.2) is not None), 1.0) == 0
 
 
 def test_a_mutant_meets_the_tests_that_reach_it_quickest_first():

@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 FOREIGN_SHARE = 0.2
 """Share of the repulsion samples that inputs which a person marked make up, however few they are."""
 
+MOST_CLASSES = 2**24
+"""Largest class index that floats of 32 bits hold exactly."""
+
 
 def update(
     ensemble: Ensemble,
@@ -125,11 +128,20 @@ def _features(ensemble: Ensemble, data: Iterable[Any], progress: bool) -> tuple[
     targets = found.targets
     if targets.shape[1:] == (1,):
         targets = targets.squeeze(1)
-    if ensemble.heads.task.kind == "classification" and targets.ndim == 1 and targets.is_floating_point():
-        if not bool((targets == targets.round()).all()):
-            raise DataError(expected("targets", "class indices", f"{targets.dtype} with fractions"))
-        targets = targets.long()
+    if ensemble.heads.task.kind == "classification" and targets.ndim == 1:
+        targets = _classes(targets, single=ensemble.backbone.outputs == 1)
     return found.train, targets
+
+
+def _classes(targets: Tensor, single: bool) -> Tensor:
+    """Return class indices, which may come as floats; as truth values only to a network of one logit."""
+    if targets.dtype == torch.bool and not single:
+        raise DataError(expected("targets", "class indices", f"{targets.dtype}"))
+    if targets.is_floating_point():
+        wrong = targets[(targets != targets.round()) | (targets.abs() > MOST_CLASSES)]
+        if len(wrong):
+            raise DataError(expected("targets", "class indices", f"{targets.dtype} with {wrong[0]:g} among them"))
+    return targets.long()
 
 
 def _foreign_features(ensemble: Ensemble, foreign: Iterable[Any] | Tensor, progress: bool) -> Tensor:

@@ -78,6 +78,8 @@ def inputs_and_targets(batch: Any, name: str) -> tuple[Any, Tensor]:
         wanted = "a tuple (inputs, targets) of tensors, or a mapping with `labels`"
         raise DataError(expected(name, wanted, describe_batch(batch)))
     check_dense(f"the targets of {name}", targets)
+    if targets.is_complex():
+        raise DataError(expected(f"the targets of {name}", "classes or real numbers", f"{targets.dtype}"))
     if not targets.ndim:
         raise DataError(expected(name, "a batch; a `DataLoader` puts samples together", "one sample"))
     inputs = inputs_of(batch, name)
@@ -283,6 +285,8 @@ def explaining_failures(inputs: Any, name: str, error: type[DataError]) -> Itera
     """Turn what a network raises inside into an error that says which inputs it could not take."""
     for _, value in tensors_of(inputs):
         if value.is_floating_point() and value.ndim and not all_finite(value):
+            if value.layout != torch.strided:
+                raise error(expected(name, "finite", "NaN or infinite values"))
             bad = (~torch.isfinite(value)).flatten(start_dim=1).any(dim=1) if value.ndim > 1 else ~value.isfinite()
             rows = bad.nonzero().flatten()
             raise error(expected(name, "finite", f"NaN or infinite values in {len(rows)} inputs, first {int(rows[0])}"))

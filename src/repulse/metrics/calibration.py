@@ -6,8 +6,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from repulse.errors import check_positive_integer
-from repulse.metrics.inputs import checked
+from repulse.metrics.inputs import check_bins, checked
 from repulse.prediction import ClassPrediction, Prediction
 
 
@@ -49,7 +48,7 @@ def reliability(
             Samples of equal confidence each count with their mean correctness, so that the order of the data does not
             matter where a bin ends among them.
     """
-    check_positive_integer("bins", bins)
+    check_bins(bins)
     prediction, targets = checked(prediction, targets, ClassPrediction)
     return binned(confidence_of(prediction), (prediction.labels == targets).double(), bins, adaptive)
 

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from repulse.errors import DataError, RecipeError, expected
+from repulse.errors import DataError, RecipeError, check_dense, check_positive_integer, expected
 from repulse.prediction import (
     ClassPrediction,
     MultilabelPrediction,
@@ -19,6 +19,8 @@ from repulse.prediction import (
 from repulse.prediction.base import P
 from repulse.prediction.multilabel import check_labels
 
+MOST_BINS = 2**20
+
 
 def checked(prediction: Any, targets: Any, kind: type[P] = Prediction) -> tuple[P, Tensor]:
     """Return a prediction of this kind and its targets, on the CPU, with targets of the type that the kind needs."""
@@ -26,6 +28,7 @@ def checked(prediction: Any, targets: Any, kind: type[P] = Prediction) -> tuple[
         raise DataError(expected("prediction", f"a {kind.__name__}", type(prediction).__name__))
     if not isinstance(targets, Tensor):
         raise DataError(expected("targets", "a tensor", type(targets).__name__))
+    _check_real("targets", targets)
     if isinstance(prediction, PositionPrediction):
         wanted = "one output per input; `PositionMetrics` counts over positions"
         raise DataError(expected("prediction", f"of {wanted}", type(prediction).__name__))
@@ -52,11 +55,25 @@ def vector(name: str, values: Any, what: str = "values") -> Tensor:
     if not isinstance(values, Tensor):
         hint = f"; pass one of its {what}, such as `.epistemic`" if isinstance(values, Prediction) else ""
         raise DataError(expected(name, f"a vector of {what}", f"{type(values).__name__}{hint}"))
+    _check_real(name, values)
     if values.ndim != 1 or not len(values):
         raise DataError(expected(name, f"a non-empty vector of {what}", f"shape {tuple(values.shape)}"))
     if bool(torch.isnan(values).any()):
         raise DataError(expected(name, "free of NaN", f"{int(torch.isnan(values).sum())} NaN {what}"))
     return values.detach().double().cpu()
+
+
+def check_bins(bins: Any) -> None:
+    """Refuse what is no number of bins, or one for which no memory is left."""
+    check_positive_integer("bins", bins)
+    if bins > MOST_BINS:
+        raise RecipeError(expected("bins", f"at most {MOST_BINS:,}", f"{bins:,}"))
+
+
+def _check_real(name: str, values: Tensor) -> None:
+    check_dense(name, values)
+    if values.is_complex():
+        raise DataError(expected(name, "real numbers", f"{values.dtype}"))
 
 
 def check_share(name: str, value: Any) -> None:

@@ -9,9 +9,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from repulse.errors import check_positive_integer
 from repulse.metrics.calibration import binned, calibration_error
-from repulse.metrics.inputs import checked
+from repulse.metrics.inputs import check_bins, checked
 from repulse.metrics.ranking import aupr, auroc
 from repulse.prediction import MultilabelPrediction
 
@@ -31,7 +30,7 @@ def label_ece(
     Bins are of equal width in the probability of the label or, if `adaptive`, of equal mass: of labels that are rare,
     nearly all probabilities are in the first bin of equal width.
     """
-    check_positive_integer("bins", bins)
+    check_bins(bins)
     return _each(
         prediction, targets, lambda probs, holds: calibration_error(*binned(probs, holds.double(), bins, adaptive))
     )

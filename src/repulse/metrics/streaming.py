@@ -14,6 +14,7 @@ from torch import Tensor
 
 from repulse.errors import DataError, check_positive_integer, expected
 from repulse.metrics.calibration import calibration_error
+from repulse.metrics.inputs import check_bins
 from repulse.metrics.ranking import area, cumulated, false_at_95, precision
 from repulse.prediction import PositionPrediction
 
@@ -86,7 +87,7 @@ class PositionMetrics:
 
     def __init__(self, classes: int, bins: int = 15) -> None:
         check_positive_integer("classes", classes)
-        check_positive_integer("bins", bins)
+        check_bins(bins)
         self.classes, self.bins = classes, bins
         self.confusion = torch.zeros(classes, classes, dtype=torch.int64)
         self.binned = torch.zeros(3, bins, dtype=torch.float64)  # number, confidence, right

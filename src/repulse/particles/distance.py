@@ -80,7 +80,8 @@ class DistanceColumns:
         if penultimate is not None and penultimate < width:
             own = Whitening.of(features[:, :penultimate]).axes
             ends.append(axes.shape[1] + own.shape[1])
-            axes = torch.cat([axes, torch.nn.functional.pad(own, (0, 0, 0, width - penultimate))], dim=1)
+            below = own.new_zeros(width - penultimate, own.shape[1])
+            axes = torch.cat([axes, torch.cat([own, below])], dim=1)
         return cls(whitening.shift.float(), whitening.scale.float(), axes.float(), torch.tensor(ends), bands)
 
     @property

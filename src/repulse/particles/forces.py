@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from repulse.errors import DataError, check_choice, check_number, expected
+from repulse.errors import DataError, check_choice, check_dense, check_number, expected
 from repulse.particles.kernels import Pairs, evaluate
 from repulse.particles.rules import DIRECTIONS
 from repulse.recipe import Bandwidth, Comparison, Kernel, OutputSpace, Rule
@@ -158,9 +158,10 @@ def _check(outputs: Tensor, on: str, kernel: str, bandwidth: str | float) -> Non
     else:
         check_number("bandwidth", bandwidth, positive=True)
     tensor = isinstance(outputs, Tensor)
-    if not tensor or outputs.ndim < 2 or not len(outputs) or not outputs.is_floating_point():
+    if not tensor or outputs.ndim < 2 or not outputs.numel() or not outputs.is_floating_point():
         got = f"{outputs.dtype} of shape {tuple(outputs.shape)}" if tensor else type(outputs).__name__
         raise DataError(expected("outputs", "a float tensor of shape (n, ...), not empty", got))
+    check_dense("outputs", outputs)
 
 
 def gaussian_process_prior(

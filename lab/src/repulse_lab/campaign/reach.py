@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import math
 import os
 import pickle
+import resource
 import shutil
 import signal
 import sys
@@ -21,6 +23,7 @@ from typing import Any
 
 import pytest
 
+WAITING = 30.0
 READY = ("torch", "numpy", "jaxtyping", "beartype", "hypothesis", "safetensors.torch", "sklearn.metrics")
 """What tests import, if it is there, imported once for all of them; never the library."""
 
@@ -77,7 +80,7 @@ class Suite:
             return pickle.loads(kept.read_bytes())
 
     def fails(self, tests: Sequence[str], module: str, most: float) -> bool:
-        """Return whether some of these tests fail, or take longer than so many seconds.
+        """Return whether some of these tests fail, or take more than so many seconds of the processor.
 
         Args:
             tests: their names.
@@ -168,12 +171,18 @@ def changed(file: Path, source: str) -> Iterator[None]:
 
 
 def _in_copy(run: Callable[[], int], most: float | None) -> int:
-    """Run something in a copy of this process, without its output; return its code, or -9 after so many seconds."""
+    """Run something in a copy of this process, without its output; return its code, or minus the signal that ended it.
+
+    Seconds are those of the processor, so that other work on the machine ends nothing; what only waits is ended after
+    `WAITING` times as many by the clock.
+    """
     child = os.fork()
     if child == 0:
         code = 99
         try:
             os.setsid()
+            if most is not None:
+                resource.setrlimit(resource.RLIMIT_CPU, (math.ceil(most), math.ceil(most)))
             quiet = os.open(os.environ.get("REPULSE_MUTANTS_LOG", os.devnull), os.O_WRONLY | os.O_APPEND | os.O_CREAT)
             os.dup2(quiet, 1)
             os.dup2(quiet, 2)
@@ -182,7 +191,7 @@ def _in_copy(run: Callable[[], int], most: float | None) -> int:
             traceback.print_exc()
         finally:
             os._exit(code)
-    end = None if most is None else time.monotonic() + most
+    end = None if most is None else time.monotonic() + WAITING * most
     while end is None or time.monotonic() < end:
         ended, status = os.waitpid(child, os.WNOHANG if end is not None else 0)
         if ended:
