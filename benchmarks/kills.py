@@ -4,9 +4,9 @@
     python benchmarks/kills.py --engine ray --kills 50        likewise spark and dask
 
 Each run is killed (SIGKILL) at a random moment, in turn the command itself or one of the processes that it started. A
-command whose worker was killed must end well; one that was killed is started again. After every run each output file
-must be, byte for byte, the one of an undisturbed run; at the end all must be there, with every key once, and nothing
-else. Whenever all files are done the outputs are removed and it begins again.
+command whose worker was killed must end well, and have done all; one that was killed is started again. After every run
+each output file must be, byte for byte, the one of an undisturbed run; at the end all must be there, with every key
+once, and nothing else. Whenever all files are done the outputs are removed and it begins again.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -49,7 +50,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--engine", default="processes", choices=["processes", "ray", "spark", "dask"])
     parser.add_argument("--kills", type=int, default=50)
-    parser.add_argument("--files", type=int, default=12)
+    parser.add_argument("--files", type=int, default=6)
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
@@ -68,22 +69,26 @@ def campaign(folder: Path, engine: str, kills: int, files: int, rng: random.Rand
     whole = time.perf_counter() - begun
     assert contents(folder / "out") == wanted
     shutil.rmtree(folder / "out")
-    counts: Counter[str] = Counter()
-    while counts["killed command"] + counts["killed worker"] < kills:
+    counts = Counter({f"killed {victim}": 0 for victim in ("command", "worker")})
+    while sum(counts.values()) < kills:
         process = start(folder, engine, "out")
         time.sleep(rng.uniform(0.3, 1.0) * whole)
-        victim = process.pid
-        if (counts["killed command"] + counts["killed worker"]) % 2:
-            victim = rng.choice(children(process.pid) or [process.pid])
-        if process.poll() is None:
-            os.kill(victim, signal.SIGKILL)
-            counts["killed command" if victim == process.pid else "killed worker"] += 1
-        counts["commands that ended well"] += process.wait(timeout=600) == 0
+        workers = children(process.pid) if sum(counts.values()) % 2 else []
+        victim = rng.choice(workers) if workers else process.pid
+        killed = process.poll() is None
+        if killed:
+            with suppress(ProcessLookupError):  # it has just ended
+                os.kill(victim, signal.SIGKILL)
+                counts["killed worker" if workers else "killed command"] += 1
+        if workers or not killed:
+            finish(process, folder)
+        process.wait()
         there = contents(folder / "out")
         assert all(wanted[name] == content for name, content in there.items()), "a file is not what it should be"
         if len(there) == files:
-            counts["times all files were done"] += 1
             shutil.rmtree(folder / "out")
+        elif workers or not killed:
+            raise AssertionError(f"a command ended well with {len(there)} of {files} files")
     finish(start(folder, engine, "out"), folder)
     assert contents(folder / "out") == wanted, "a file is missing or different"
     left = {path.name for path in (folder / "out").iterdir()} - set(wanted)

@@ -8,8 +8,20 @@ import torch
 from torch import nn
 
 from repulse import Recipe
+from repulse.baselines import METHODS
 from repulse.integrations.openood import METRICS, postprocessor
-from repulse_lab.openood import FAR, NEAR, Loader, LogitPostprocessor, evaluate, loaders, markdown, measure
+from repulse_lab.openood import (
+    FAR,
+    NEAR,
+    FeaturePostprocessor,
+    Loader,
+    LogitPostprocessor,
+    evaluate,
+    loaders,
+    markdown,
+    measure,
+    postprocessors,
+)
 
 
 def inferred(confidence, predicted=None, labels=None):
@@ -57,6 +69,7 @@ def test_a_table_of_its_form(data):
     assert [len(batch["label"]) for batch in data["id"]["test"]] == [200, 30]
     processors = {
         "msp": LogitPostprocessor(lambda logits: logits.softmax(dim=1).amax(dim=1)),
+        "knn": FeaturePostprocessor("KNN"),
         "repulse": postprocessor(recipe=Recipe(epochs=3, heads=3), progress=False),
     }
     tables = {name: evaluate(net, processor, data) for name, processor in processors.items()}
@@ -66,10 +79,14 @@ def test_a_table_of_its_form(data):
     with torch.no_grad():
         logits = net(torch.cat([batch["data"] for batch in data["id"]["test"]]))
     right = (logits.argmax(dim=1) == data["id"]["test"].labels).float().mean()
-    assert tables["msp"]["tin"][-1] == pytest.approx(100 * float(right))
+    assert tables["msp"]["tin"][-1] == tables["knn"]["tin"][-1] == pytest.approx(100 * float(right))
     written = markdown(tables).splitlines()
     assert written[0] == "| set | postprocessor | FPR@95 | AUROC | AUPR_IN | AUPR_OUT | ACC |"
-    assert len(written) == 2 + 2 * 6
+    assert len(written) == 2 + 3 * 6
+
+
+def test_every_row_is_a_method_that_there_is():
+    assert {p.name for p in postprocessors().values() if isinstance(p, FeaturePostprocessor)} < set(METHODS)
 
 
 @pytest.mark.data

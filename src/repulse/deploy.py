@@ -13,8 +13,10 @@ from repulse.backbone.batches import as_inputs, call, logits_of, mask_of
 from repulse.backbone.endings import Call
 from repulse.backbone.positions import FeatureMap
 from repulse.backbone.split import Backbone
-from repulse.backbone.taps import INPUTS, Tap, signal_in
+from repulse.backbone.taps import INPUTS, Tap
 from repulse.particles.at_positions import answer_at_positions
+from repulse.particles.centred import CentredHeads
+from repulse.particles.folded import FoldedHeads
 from repulse.particles.heads import Heads
 
 
@@ -28,14 +30,17 @@ class Deployed(nn.Module):
 
     Args:
         backbone: the network; its modules are copied, the memory of its weights is shared.
-        heads: the fitted heads; likewise.
+        heads: the fitted heads, which are folded into one matrix where they are linear and around a centre.
         gate: what adds a decision to the answer, if there is a gate.
     """
 
     def __init__(self, backbone: Backbone, heads: Heads, gate: nn.Module | None = None) -> None:
         super().__init__()
         self.backbone = _HookedBackbone(backbone)
-        self.heads = twin_of(heads)
+        self.heads: Any = twin_of(heads)
+        one_output = not backbone.ending.positions  # at positions, heads are evaluated one after the other
+        if one_output and isinstance(heads, CentredHeads) and len(heads.weights) == 1:
+            self.heads = FoldedHeads(heads)
         self.gate = gate
         self.eval()
 
@@ -77,9 +82,9 @@ class _HookedBackbone(Backbone):
         self._passes = _Passes()
         for name in self.ending.layers:
             self.model.get_submodule(name).register_forward_hook(_Keep(self._passes, name))
-        for tap in self.taps:
+        for i, tap in enumerate(self.taps):
             if tap.reads != INPUTS:
-                keep = _Keep(self._passes, tap, as_map=bool(self.ending.positions))
+                keep = _KeepTap(self._passes, i, tap, as_map=bool(self.ending.positions))
                 self.model.get_submodule(tap.name).register_forward_hook(keep)
 
     def forward(self, x: Any) -> Float[Tensor, "B d"]:
@@ -92,10 +97,7 @@ class _HookedBackbone(Backbone):
 
     def _pass(self, x: Any) -> tuple[_Pass, Tensor]:
         """Run the network; return what hooks have kept, and its output."""
-        kept = _Pass(mask_of(x))
-        for tap in self.taps:
-            if tap.reads == INPUTS:
-                kept.read[tap] = tap.read(signal_in(x), None)
+        kept = _Pass(mask_of(x), self.read_inputs(x))
         me = caller()
         self._passes.of[me] = kept
         try:
@@ -107,10 +109,9 @@ class _HookedBackbone(Backbone):
 class _Pass:
     """What one pass has read so far."""
 
-    def __init__(self, mask: Tensor | None) -> None:
-        self.mask = mask
+    def __init__(self, mask: Tensor | None, read: dict[int, Any]) -> None:
+        self.mask, self.read = mask, read
         self.ends: dict[str, Call] = {}
-        self.read: dict[Tap, Tensor] = {}
 
 
 class _Passes:
@@ -121,16 +122,24 @@ class _Passes:
 
 
 class _Keep:
-    """A hook that keeps what goes through a last layer, or what a tap reads, for the pass that its thread is in."""
+    """A hook that keeps what goes through a last layer, for the pass that its thread is in."""
 
-    def __init__(self, passes: _Passes, what: str | Tap, *, as_map: bool = False) -> None:
-        self.passes, self.what, self.as_map = passes, what, as_map
+    def __init__(self, passes: _Passes, name: str) -> None:
+        self.passes, self.name = passes, name
 
     def __call__(self, _: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
-        kept, what = self.passes.of.get(caller()), self.what
-        if kept is None:  # somebody runs the network itself
-            return
-        if isinstance(what, Tap):
-            kept.read[what] = what.map(output) if self.as_map else what.read(output, kept.mask)
-        else:
-            kept.ends[what] = (inputs[0], output)
+        kept = self.passes.of.get(caller())
+        if kept is not None:  # nobody runs the network by itself
+            kept.ends[self.name] = (inputs[0], output)
+
+
+class _KeepTap:
+    """A hook that keeps what a tap reads, for the pass that its thread is in."""
+
+    def __init__(self, passes: _Passes, i: int, tap: Tap, *, as_map: bool) -> None:
+        self.passes, self.i, self.tap, self.as_map = passes, i, tap, as_map
+
+    def __call__(self, _: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
+        kept = self.passes.of.get(caller())
+        if kept is not None:
+            kept.read[self.i] = self.tap.map(output) if self.as_map else self.tap.read(output, kept.mask)

@@ -87,6 +87,12 @@ def expected(argument: str, wanted: str, got: object) -> str:
     return f"Expected {name} to be {wanted}, but got {got}."
 
 
+def in_one_line(reason: BaseException) -> str:
+    """Return the type of an exception that is not ours, and the first line of what it says, for a sentence about it."""
+    said = (str(reason).strip().splitlines() or [""])[0].rstrip(".: ")
+    return f"{type(reason).__name__}: {said}" if said else type(reason).__name__
+
+
 def check_choice(argument: str, value: object, known: Iterable[str]) -> None:
     """Refuse a name that is not one of `known`, and suggest the nearest one."""
     known = list(known)

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 import repulse
+from models import columns_of
 from repulse import CacheError, CacheWarning, DataError, Recipe, fit_heads, retrofit
 from repulse._finite import all_finite
 from repulse.backbone import Backbone, Tap, compute_features, reading, split, taps
@@ -251,10 +252,10 @@ def test_a_view_that_fails_later_is_no_error():
 def test_taps_read_the_same_from_any_memory_format(monkeypatch, few, memory):
     monkeypatch.setattr(taps, "FEW_BYTES", few)
     x = torch.randn(10, 5, 6, 7, generator=torch.Generator().manual_seed(0))
-    read = Tap("a", "channels_first", 10).read(x.contiguous(memory_format=memory), None)
+    read = columns_of(Tap("a", "channels_first", 10), x.contiguous(memory_format=memory), None)
     wanted = torch.cat([x.mean((2, 3)), x.flatten(2).std(2, correction=0)], dim=1)
     torch.testing.assert_close(read, wanted, rtol=1e-5, atol=1e-6)
-    read = Tap("a", "channels_last", 14).read(x, None)
+    read = columns_of(Tap("a", "channels_last", 14), x, None)
     wanted = torch.cat([x.mean((1, 2)), x.flatten(1, 2).std(1, correction=0)], dim=1)
     torch.testing.assert_close(read, wanted, rtol=1e-5, atol=1e-6)
 

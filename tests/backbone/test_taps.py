@@ -17,6 +17,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import repulse
+from models import columns_of
 from repulse import FS_RLL_E, LL_E, RLL_E, BackboneError, Recipe, retrofit
 from repulse.backbone import Backbone, Tap, split
 from repulse.backbone.tap_choice import MAX_COLUMNS, within_columns
@@ -60,15 +61,17 @@ def test_a_tap_reads_mean_and_deviation_of_every_channel(layout, sides, reads):
     wanted = torch.tensor([{"both": m + d, "mean": m, "deviation": d}[reads] for m, d in rows])
     shown = values if layout == "channels_first" else values.movedim(1, -1)
     tap = Tap("here", layout, wanted.shape[1], reads)
-    torch.testing.assert_close(tap.read(shown, None), wanted)
-    torch.testing.assert_close(tap.read((shown, None), None), wanted)  # what a block returns beside it is not read
+    torch.testing.assert_close(columns_of(tap, shown, None), wanted)
+    torch.testing.assert_close(
+        columns_of(tap, (shown, None), None), wanted
+    )  # what a block returns beside it is not read
 
 
 def test_a_vector_is_read_as_it_is():
     values = normal(3, 6)
-    assert torch.equal(Tap("here", "vector", 6).read(values, None), values)
-    assert torch.equal(Tap("here", "vector", 6).read(values.view(3, 6, 1, 1), None), values)
-    assert torch.equal(Tap("here", "vector", 6).read(values, torch.zeros(3, 6)), values)
+    assert torch.equal(columns_of(Tap("here", "vector", 6), values, None), values)
+    assert torch.equal(columns_of(Tap("here", "vector", 6), values.view(3, 6, 1, 1), None), values)
+    assert torch.equal(columns_of(Tap("here", "vector", 6), values, torch.zeros(3, 6)), values)
 
 
 @pytest.mark.parametrize("reads", ["both", "mean", "deviation"])
@@ -78,17 +81,17 @@ def test_tokens_that_the_mask_leaves_out_are_not_read(reads):
     rows = [naive([c[:n] for c in sample]) for sample, n in zip(values.mT.tolist(), lengths, strict=True)]
     wanted = torch.tensor([{"both": m + d, "mean": m, "deviation": d}[reads] for m, d in rows])
     tap = Tap("here", "channels_last", wanted.shape[1], reads)
-    torch.testing.assert_close(tap.read(values, mask), wanted, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(columns_of(tap, values, mask), wanted, rtol=1e-4, atol=1e-5)
     spoilt = torch.where(mask.unsqueeze(2) > 0, values, 1e6)
-    torch.testing.assert_close(tap.read(spoilt, mask), wanted, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(columns_of(tap, spoilt, mask), wanted, rtol=1e-4, atol=1e-5)
 
 
 def test_a_mask_may_be_shorter_where_the_network_pads_and_is_none_where_it_is_longer():
     values = normal(3, 7, 5)
     tap = Tap("here", "channels_last", 10)
     short, long = torch.ones(3, 6), torch.ones(3, 8)
-    torch.testing.assert_close(tap.read(values, short), tap.read(values[:, :6], None))
-    assert torch.equal(tap.read(values, long), tap.read(values, None))
+    torch.testing.assert_close(columns_of(tap, values, short), columns_of(tap, values[:, :6], None))
+    assert torch.equal(columns_of(tap, values, long), columns_of(tap, values, None))
 
 
 @pytest.mark.parametrize("value", [0.0, 4.0, -4e3])
@@ -97,7 +100,7 @@ def test_a_channel_that_does_not_vary_has_no_deviation_and_a_finite_slope(masked
     """No deviation beside the thousandth of its size that it is known to."""
     values = torch.full((2, 6, 3), value, requires_grad=True)
     mask = torch.tensor([[1, 1, 1, 0, 0, 0], [0, 0, 0, 0, 0, 0]]) if masked else None
-    read = Tap("here", "channels_last", 6).read(values, mask)
+    read = columns_of(Tap("here", "channels_last", 6), values, mask)
     assert read[:, 3:].abs().max() <= 1.01e-3 * abs(value) + 1e-5
     read.sum().backward()
     assert bool(values.grad.isfinite().all())
@@ -108,7 +111,7 @@ def test_small_deviations_beside_large_means_are_seen():
     values = 50 + 0.5 * normal(2, 5, 100)
     wanted = values.double().std(dim=2, correction=0).float()
     torch.testing.assert_close(
-        Tap("here", "channels_first", 5, "deviation").read(values, None), wanted, rtol=0.02, atol=0
+        columns_of(Tap("here", "channels_first", 5, "deviation"), values, None), wanted, rtol=0.02, atol=0
     )
 
 
@@ -119,13 +122,13 @@ def test_large_maps_of_short_floats_are_read_without_overflow(dtype, layout):
     values = (6 + 2 * normal(2, 3, 100, 100)).to(dtype)
     deviation, mean = torch.std_mean(values.float(), dim=(2, 3), correction=0)
     shown = values if layout == "channels_first" else values.movedim(1, -1)
-    read = Tap("here", layout, 6).read(shown, None).float()
+    read = columns_of(Tap("here", layout, 6), shown, None).float()
     torch.testing.assert_close(read, torch.cat([mean, deviation], dim=1), rtol=0.02, atol=0.0)
 
 
 def test_what_is_no_tensor_cannot_be_tapped():
     with pytest.raises(BackboneError, match=r"Expected the output of `here` to be a tensor, but got dict\."):
-        Tap("here", "channels_first", 6).read({"a": normal(2, 3)}, None)
+        columns_of(Tap("here", "channels_first", 6), {"a": normal(2, 3)}, None)
 
 
 @pytest.mark.parametrize("layout", ["channels_first", "channels_last"])
@@ -136,14 +139,16 @@ def test_channels_of_a_group_share_the_statistics_of_all_their_values(layout):
     shown = values if layout == "channels_first" else values.movedim(1, -1)
     tap = Tap("here", layout, 14).grouped(3)
     assert (tap.columns, tap.group) == (6, 3)
-    torch.testing.assert_close(tap.read(shown, None), wanted)
+    torch.testing.assert_close(columns_of(tap, shown, None), wanted)
     mean, deviation = Tap("here", layout, 7, "mean").grouped(3), Tap("here", layout, 7, "deviation").grouped(3)
-    torch.testing.assert_close(torch.cat([mean.read(shown, None), deviation.read(shown, None)], dim=1), wanted)
+    torch.testing.assert_close(
+        torch.cat([columns_of(mean, shown, None), columns_of(deviation, shown, None)], dim=1), wanted
+    )
 
 
 def test_neighbours_in_a_vector_are_averaged():
     values = torch.tensor([[1.0, 3.0, 5.0, 9.0, 4.0]])
-    assert Tap("here", "vector", 5).grouped(2).read(values, None).tolist() == [[2.0, 7.0, 4.0]]
+    assert columns_of(Tap("here", "vector", 5).grouped(2), values, None).tolist() == [[2.0, 7.0, 4.0]]
 
 
 # Padding.

@@ -12,7 +12,7 @@ from torch.testing import assert_close
 
 from repulse import ClassPrediction, DataError, Recipe, RegressionPrediction, fit_heads
 from repulse.particles.calibrate import _better_centre, assume_noise
-from repulse.particles.centre import Centre, calibration_cost, choose_centre, recentred
+from repulse.particles.centre import Centre, calibration_cost, choose_centre
 from repulse.particles.centred import CentredHeads
 from repulse.particles.noise import GAUSSIAN, TAILS, Noise, choose_noise, interval_factor, leave_one_out, tail_factors
 from repulse.particles.tasks import Classification, Multilabel, Regression
@@ -22,6 +22,11 @@ from .naive import random
 often = settings(deadline=None, max_examples=40, derandomize=True, database=None)
 QUICK = Recipe(epochs=3, heads=4, lr=1e-2)
 pytestmark = pytest.mark.filterwarnings("ignore::repulse.errors.FitWarning")
+
+
+def recentred(network, heads, release, alpha, temperature, gain=1.0):
+    centre = Centre(alpha, temperature, gain)
+    return Classification(network.shape[1]).recentred(heads, network, release, centre)
 
 
 def uniform(*shape, seed=0):

@@ -39,6 +39,9 @@ def run(path, inputs):
         ("hf bert", ["input_ids", "attention_mask"]),
         ("regression", ["input"]),
         ("several inputs", ["input_0", "input_1"]),
+        ("several labels", ["input"]),
+        ("several targets", ["input"]),
+        ("one logit", ["input"]),
     ],
 )
 def test_onnxruntime_says_what_predict_says(kind, inputs, tmp_path):
@@ -48,7 +51,8 @@ def test_onnxruntime_says_what_predict_says(kind, inputs, tmp_path):
         few = first(x, size)
         found, session = run(path, few)
         assert [given.name for given in session.get_inputs()] == inputs
-        assert list(found) == ["mean" if kind == "regression" else "probs", "aleatoric", "epistemic", "total"]
+        first_output = "mean" if kind in ("regression", "several targets") else "probs"
+        assert list(found) == [first_output, "aleatoric", "epistemic", "total"]
         assert max(differences(ensemble, found, few).values()) < 1e-5
     if kind == "hf bert":  # texts of another length
         few = {name: value[:3, :5] for name, value in x.items()}

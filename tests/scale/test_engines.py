@@ -61,7 +61,7 @@ def test_every_engine_writes_the_same_bytes(engine, wanted):
 @pytest.mark.parametrize("engine", PACKAGES)
 def test_kills_lose_nothing_and_nothing_is_there_twice(engine):
     need(engine)
-    script = [sys.executable, ROOT / "benchmarks" / "kills.py", "--engine", engine, "--kills", "3", "--files", "6"]
+    script = [sys.executable, ROOT / "benchmarks" / "kills.py", "--engine", engine, "--kills", "3"]
     done = subprocess.run(script, capture_output=True, text=True, check=False, env={**os.environ})
     assert done.returncode == 0, done.stderr[-3000:]
     assert '"lost": 0, "twice": 0' in done.stdout

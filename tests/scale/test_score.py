@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import signal
@@ -19,7 +20,8 @@ import repulse
 from own_data import write_images, write_rows, write_tar
 from repulse import DataError, RecipeError, cli, scale
 from repulse.files import Columns
-from repulse.scale.engines import processes
+from repulse.scale import worker
+from repulse.scale.run import _outcomes
 from repulse.scale.tasks import Settings, Task, tasks_of
 from repulse.scale.worker import Outcome
 
@@ -174,22 +176,25 @@ def test_an_empty_folder_and_a_second_run_are_refused(heads, tmp_path):
         score(shards(tmp_path / "in"), tmp_path / "out", heads)
 
 
-def test_workers_that_always_die_are_an_error_and_others_are_replaced(monkeypatch):
+@pytest.mark.parametrize("engine", scale.ENGINES)
+def test_an_engine_that_fails_is_started_again_with_the_files_that_are_left(engine, monkeypatch):
+    """As Ray does now and then on a busy machine, whose node is not up in time, and pools whose workers are killed."""
     tasks = [Task(str(i), None, str(i), {}, Settings("heads")) for i in range(3)]
-    pools = []
+    asked: list[list[str]] = []
 
-    def dies(left, workers):
-        pools.append(len(left))
-        if len(pools) < 3:  # each of the first two finishes a file before it dies
-            out = next(iter(left))
-            del left[out]
-            yield Outcome(out, 1)
-        raise processes.BrokenProcessPool
+    def fails(left, workers):
+        asked.append([task.out for task in left])
+        if len(asked) in (2, 4):
+            yield Outcome(left[0].out, 1)
+        if len(asked) == 3:
+            return  # without a word
+        if len(asked) < 5:
+            raise RuntimeError("The current node timed out during startup.\nMore of it")
+        yield from (Outcome(task.out, 1) for task in left)
 
-    monkeypatch.setattr(processes, "_in_pool", dies)
-    outcomes = list(processes.run(tasks, 2))
-    assert pools == [3, 2, 1, 1, 1]
-    assert [bool(outcome.error) for outcome in outcomes] == [False, False, True]
+    monkeypatch.setattr(importlib.import_module(f"repulse.scale.engines.{engine}"), "run", fails)
+    assert [outcome.out for outcome in _outcomes(tasks, engine, 2)] == ["0", "1", "2"]
+    assert asked == [["0", "1", "2"], ["0", "1", "2"], ["1", "2"], ["1", "2"], ["2"]]
 
 
 def test_a_kill_loses_nothing(tmp_path, monkeypatch):
@@ -215,13 +220,32 @@ def test_a_kill_loses_nothing(tmp_path, monkeypatch):
 
 
 def test_an_engine_that_gives_up_is_one_sentence(heads, tmp_path, monkeypatch):
+    attempts = []
+
     def gives_up(*_, **__):
+        attempts.append(1)
         raise RuntimeError("no cluster\nand a long story")
         yield
 
     monkeypatch.setattr("repulse.scale.engines.processes.run", gives_up)
-    with pytest.raises(DataError, match=r"^Scoring with processes gave up \(RuntimeError: no cluster\); the same call"):
+    said = r"^Scoring with processes gave up \(RuntimeError: no cluster\): in 3 attempts no file was done; [^\n]*$"
+    with pytest.raises(DataError, match=said):
         score(shards(tmp_path / "in"), tmp_path / "out", heads)
+    assert len(attempts) == 3
+
+
+def test_a_file_on_which_the_network_fails_does_not_hold_up_the_others(heads, tmp_path, monkeypatch):
+    source, read = shards(tmp_path / "in"), worker.read_samples
+
+    def fails_on_one(path, *rest):
+        if path.endswith("part-1.parquet"):
+            raise KeyError("colour")
+        return read(path, *rest)
+
+    monkeypatch.setattr(worker, "read_samples", fails_on_one)
+    with pytest.raises(DataError, match=r"part-1\.parquet` to be a file that .* fail \(KeyError: 'colour'\)\.$"):
+        score(source, tmp_path / "out", heads)
+    assert len(list((tmp_path / "out").rglob("*.parquet"))) == 3
 
 
 def test_the_order_of_tasks_is_that_of_names(tmp_path, heads):

@@ -237,8 +237,8 @@ def bench(
 def openood(data: DATA = None, out: OUT = Path("results")) -> None:
     """Run the postprocessor for OpenOOD on CIFAR-10, in its protocol, and print its table.
 
-    The published ResNet-20, next to two of OpenOOD's own postprocessors (msp and ebo); near is Tiny ImageNet, far are
-    MNIST, SVHN crops and textures. A few minutes on two cores. Writes `OUT/openood.md`.
+    The published ResNet-20, next to other postprocessors that OpenOOD has; near is Tiny ImageNet, far are
+    MNIST, SVHN crops and textures. A quarter of an hour on two cores. Writes `OUT/openood.md`.
     """
     from repulse._files import write_whole
     from repulse_lab.data.registry import data_root

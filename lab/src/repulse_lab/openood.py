@@ -1,4 +1,4 @@
-"""OpenOOD's protocol on the data there is: the library's postprocessor next to two that OpenOOD has, in its table.
+"""OpenOOD's protocol on the data there is: the library's postprocessor next to others that OpenOOD has, in its table.
 
 Confidences and predictions come from `inference(net, loader)`, as OpenOOD's evaluator asks for them; 1,000 of the test
 images are its validation set and 9,000 its test set; rows are the out-of-distribution sets, near ones and their mean
@@ -17,7 +17,10 @@ import torch
 from sklearn.metrics import auc, precision_recall_curve, roc_curve
 from torch import Tensor, nn
 
+from repulse.backbone import split
+from repulse.baselines import LastLayer, Resources, build
 from repulse.integrations.openood import METRICS, RepulsePostprocessor, postprocessor
+from repulse.prediction import ClassPrediction
 from repulse_lab.data import load
 from repulse_lab.data.images import normalise
 from repulse_lab.defaults.images import resized, svhn_crops
@@ -66,12 +69,46 @@ class LogitPostprocessor(RepulsePostprocessor):
         return logits.argmax(dim=1), self.confidence(logits)
 
 
+class FeaturePostprocessor(RepulsePostprocessor):
+    """A method of `repulse.baselines` on the penultimate features, with its own defaults.
+
+    Args:
+        name: of the method.
+    """
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self.name = name
+
+    @torch.no_grad()
+    def setup(self, net: nn.Module, id_loader_dict: Mapping[str, Any], ood_loader_dict: Mapping[str, Any]) -> None:
+        """Fit the method on the training data."""
+        batches = list(id_loader_dict["train"])
+        self.backbone = split(net, batches[0]["data"])
+        features = torch.cat([self.backbone.run(batch["data"]) for batch in batches])
+        resources = Resources(LastLayer(*self.backbone.weights))
+        self.method = build(self.name, resources).fit(features, torch.cat([batch["label"] for batch in batches]))
+
+    @torch.no_grad()
+    def postprocess(self, net: nn.Module, data: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the predicted class and the confidence of each input."""
+        prediction, score = self.method.predict_and_score(self.backbone.run(data))
+        assert isinstance(prediction, ClassPrediction)
+        return prediction.labels, -score
+
+
 def postprocessors() -> dict[str, RepulsePostprocessor]:
-    """Return the rows: two of OpenOOD's own names, and ours."""
+    """Return the rows: those of OpenOOD that the library has too, by its names, and ours."""
     return {
         "msp": LogitPostprocessor(lambda logits: logits.softmax(dim=1).amax(dim=1)),
+        "mls": LogitPostprocessor(lambda logits: logits.amax(dim=1)),
         "ebo": LogitPostprocessor(lambda logits: logits.logsumexp(dim=1)),
-        "repulse": postprocessor(),
+        "react": FeaturePostprocessor("ReAct"),
+        "mds": FeaturePostprocessor("Mahalanobis"),
+        "rmds": FeaturePostprocessor("relative Mahalanobis"),
+        "knn": FeaturePostprocessor("KNN"),
+        "vim": FeaturePostprocessor("ViM"),
+        "repulse": postprocessor(progress=False),
     }
 
 
@@ -102,10 +139,10 @@ def evaluate(net: nn.Module, processor: RepulsePostprocessor, data: Mapping[str,
     processor.setup(net, data["id"], {"near": data["near"], "far": data["far"]})
     inside = processor.inference(net, data["id"]["test"])
     table: dict[str, list[float]] = {}
-    for split in ("near", "far"):
-        found = {name: measure(inside, processor.inference(net, loader)) for name, loader in data[split].items()}
+    for part in ("near", "far"):
+        found = {name: measure(inside, processor.inference(net, loader)) for name, loader in data[part].items()}
         table |= found
-        table[f"{split}ood"] = np.mean(list(found.values()), axis=0).tolist()
+        table[f"{part}ood"] = np.mean(list(found.values()), axis=0).tolist()
     return table
 
 

@@ -51,7 +51,7 @@ from repulse.backbone.tap_choice import (
     position_taps,
     within_columns,
 )
-from repulse.backbone.taps import INPUTS, Tap, fits, signal_in, tensor_in
+from repulse.backbone.taps import INPUTS, Read, Tap, finished, fits, signal_in, tensor_in
 from repulse.errors import BackboneError, DataError, expected
 
 PROBE_SAMPLES = 8
@@ -142,7 +142,7 @@ class Backbone(nn.Module):
         if self.ending.positions:
             return self.locate(x).all_rows()
         mask = mask_of(x)
-        read = {tap: tap.read(signal_in(x), None) for tap in self.taps if tap.reads == INPUTS}
+        read = self.read_inputs(x)
         ends, logits = self._watch(x, read, lambda tap, output: tap.read(output, mask))
         pooled = self.pooled(ends, logits)
         if not output_follows(self.ending, pooled, self.weights, logits):
@@ -151,25 +151,25 @@ class Backbone(nn.Module):
 
     def locate(self, x: Any) -> FeatureMap:
         """Compute the features of inputs at every position, for a network that has an output there."""
-        read: dict[Tap, Tensor] = {}
+        read: dict[int, Tensor] = {}
         ends, logits = self._watch(x, read, lambda tap, output: tap.map(output))
         found = self.mapped(x, ends, read, logits)
         self._check_positions(found, logits if self.ending.positions == "channels_first" else logits.movedim(-1, 1))
         return found
 
-    def mapped(self, x: Any, ends: Mapping[str, Call], read: Mapping[Tap, Tensor], logits: Tensor) -> FeatureMap:
+    def mapped(self, x: Any, ends: Mapping[str, Call], read: Mapping[int, Tensor], logits: Tensor) -> FeatureMap:
         """Return features at every position, from what went through the last layer and the taps in a pass."""
         (name,) = self.ending.layers
-        for missing in [name] * (name not in ends) + [tap.name for tap in self.taps if tap not in read]:
-            raise BackboneError(expected("model", f"one that runs `{missing}`", "a pass without it"))
+        self._check_ran([name], ends)
+        self._check_ran([tap.name for tap in self.taps], read, range(len(self.taps)))
         features = with_channels_first(ends[name][0], self.model.get_submodule(name))
         first = self.ending.positions == "channels_first"
         size = tuple(logits.shape[2:] if first else logits.shape[1:-1])
         if not self.ending.resize:
             features = features.reshape(features.shape[0], -1, *size)  # a row of positions may be an image
         grid = tuple(features.shape[2:])
-        finer = [math.prod(read[tap].shape[2:]) > math.prod(grid) for tap in self.taps]
-        taps = [at_size(read[tap], grid) if pooled else read[tap] for tap, pooled in zip(self.taps, finer, strict=True)]
+        maps = [read[i] for i in range(len(self.taps))]
+        taps = [at_size(one, grid) if math.prod(one.shape[2:]) > math.prod(grid) else one for one in maps]
         mask = mask_of(x)
         mask = mask if mask is not None and tuple(mask.shape[1:]) == size else None
         return FeatureMap(features, tuple(taps), size, self.ending.resize, mask)
@@ -194,7 +194,7 @@ class Backbone(nn.Module):
         raise BackboneError(expected("the model's output", wanted, "something else; it depends on more than that"))
 
     def _watch(
-        self, x: Any, read: dict[Tap, Tensor], read_tap: Callable[[Tap, Any], Tensor]
+        self, x: Any, read: dict[int, Any], read_tap: Callable[[Tap, Any], Read]
     ) -> tuple[dict[str, Call], Tensor]:
         """Run the network; return what went in and out of its last layers, and its output; read the taps."""
         me = caller()  # the model may be serving other threads, whose features are theirs
@@ -207,21 +207,23 @@ class Backbone(nn.Module):
 
             return hook
 
-        def at_tap(tap: Tap):
+        def at_tap(i: int, tap: Tap):
             def hook(_: nn.Module, inputs: Any, output: Any) -> None:
                 if caller() == me:
-                    read[tap] = read_tap(tap, output)
+                    read[i] = read_tap(tap, output)
 
             return hook
 
         layers = [self.model.get_submodule(name) for name in self.ending.layers]
-        tapped = [(tap, self.model.get_submodule(tap.name)) for tap in self.taps if tap.reads != INPUTS]
+        tapped = [
+            (i, tap, self.model.get_submodule(tap.name)) for i, tap in enumerate(self.taps) if tap.reads != INPUTS
+        ]
         hooks = []
         try:
             for name, layer in zip(self.ending.layers, layers, strict=True):
                 hooks.append(layer.register_forward_hook(at_end(name)))
-            for tap, module in tapped:
-                hooks.append(module.register_forward_hook(at_tap(tap)))
+            for i, tap, module in tapped:
+                hooks.append(module.register_forward_hook(at_tap(i, tap)))
             with evaluating(self.model):
                 logits = logits_of(self.places.logits_in(call(self.model, x)))
         finally:
@@ -231,19 +233,29 @@ class Backbone(nn.Module):
 
     def pooled(self, ends: Mapping[str, Call], logits: Tensor) -> Float[Tensor, "B d"]:
         """Return the penultimate features, from what went through the last layers in a pass."""
-        for name in self.ending.layers:
-            if name not in ends:
-                raise BackboneError(expected("model", f"one that runs `{name}`", "a pass without it"))
+        self._check_ran(self.ending.layers, ends)
+        if self.ending.pooling == "none" and len(ends) == 1 and ends[self.ending.layers[0]][0].ndim == 2:
+            return ends[self.ending.layers[0]][0]  # the usual case, in no time
         layers = [self.model.get_submodule(name) for name in self.ending.layers]
         inputs, outputs = zip(*(ends[name] for name in self.ending.layers), strict=True)
         return pool(self.ending, joint_features(inputs, layers), flatten_positions(outputs[0], layers[0]), logits)
 
-    def joined(self, pooled: Float[Tensor, "B d"], read: Mapping[Tap, Tensor]) -> Float[Tensor, "B w"]:
-        """Append what the taps have read in a pass."""
-        for tap in self.taps:
-            if tap not in read:
-                raise BackboneError(expected("model", f"one that runs `{tap.name}`", "a pass without it"))
-        return torch.cat([pooled, *(read[tap] for tap in self.taps)], dim=1) if self.taps else pooled
+    def joined(self, pooled: Float[Tensor, "B d"], read: Mapping[int, Read]) -> Float[Tensor, "B w"]:
+        """Append what the taps have read in a pass, by their places among the taps."""
+        self._check_ran([tap.name for tap in self.taps], read, range(len(self.taps)))
+        found = finished(self.taps, [read[i] for i in range(len(self.taps))])
+        return torch.cat([pooled, *found], dim=1) if self.taps else pooled
+
+    def read_inputs(self, x: Any) -> dict[int, Read]:
+        """Return what is read of the inputs themselves."""
+        return {i: tap.read(signal_in(x), None) for i, tap in enumerate(self.taps) if tap.reads == INPUTS}
+
+    @staticmethod
+    def _check_ran(names: Sequence[str], found: Mapping[Any, Any], keys: Sequence[Any] | None = None) -> None:
+        """Refuse a pass that did not run these modules, whose results are under these keys, or their names."""
+        for name, key in zip(names, names if keys is None else keys, strict=True):
+            if key not in found:
+                raise BackboneError(expected("model", f"one that runs `{name}`", "a pass without it"))
 
 
 def split(

@@ -8,9 +8,10 @@ other, statistics of earlier stages may still tell them apart, and heads that ar
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float
@@ -27,6 +28,18 @@ POSITIONS = "positions"
 
 FEW_BYTES = 2**20
 """Bytes of a stage that are read at a time: what a core keeps at hand."""
+
+
+class Sums(NamedTuple):
+    """What mean and deviation of each column are made of: sums, sums of squares, and of how many."""
+
+    first: Float[Tensor, "B c"]
+    squares: Float[Tensor, "B c"]
+    positions: int | Float[Tensor, "B 1"]
+
+
+Read = Tensor | Sums
+"""What a tap has read: columns, or sums of which columns are made."""
 
 
 @dataclass(frozen=True)
@@ -50,8 +63,11 @@ class Tap:
     reads: str = "both"
     group: int = 1
 
-    def read(self, output: Any, mask: Tensor | None) -> Float[Tensor, "B c"]:
-        """Return mean and standard deviation of every channel over all positions, or those that `mask` allows."""
+    def read(self, output: Any, mask: Tensor | None) -> Read:
+        """Return what a pass leaves here: the columns themselves, or sums, of which `finished` makes columns.
+
+        The sums are those of every channel, and of its squares, over all positions, or those that `mask` allows.
+        """
         values = tensor_in(output)
         if values is None:
             raise BackboneError(expected(f"the output of `{self.name}`", "a tensor", type(output).__name__))
@@ -66,18 +82,16 @@ class Tap:
                 # As the network itself fails: who knows the name of the batch turns it into an error that says it.
                 raise ValueError(expected(f"numbers at `{self.name}`", str(self.columns), got))
             return flat
-        first = self.layout == "channels_first"
-        flat, axis = (values.flatten(2), 2) if first else (values.flatten(1, -2), 1)
+        channels_first = self.layout == "channels_first"
+        flat, axis = (values.flatten(2), 2) if channels_first else (values.flatten(1, -2), 1)
         count = flat.shape[axis]
-        if mask is not None and not first and fits(mask, flat.shape):
+        if mask is not None and not channels_first and fits(mask, flat.shape):
             weight = torch.nn.functional.pad(mask.to(flat), (0, flat.shape[1] - mask.shape[1])).unsqueeze(2)
             flat, count = flat * weight, weight.sum(dim=1).clamp_min(1)
         if self.reads == "mean":
             return _grouped(flat.sum(dim=axis) / count, self.group)
-        mean, square = (_grouped(total / count, self.group) for total in _sums(flat, axis))
-        # From squares, which is many times faster than a variance, and as good down to a thousandth of the mean.
-        deviation = torch.maximum(square - mean.square(), 1e-6 * square + 1e-12).sqrt()
-        return deviation if self.reads == "deviation" else torch.cat([mean, deviation], dim=1)
+        first, second = _sums(flat, axis)
+        return Sums(_grouped(first, self.group), _grouped(second, self.group), count)
 
     def at_positions(self) -> Tap:
         """Return the tap that reads the channels themselves at every position."""
@@ -103,6 +117,45 @@ class Tap:
         return Tap(self.name, self.layout, statistics * -(-whole // channels), self.reads, channels)
 
 
+def finished(taps: Sequence[Tap], read: Sequence[Read]) -> list[Float[Tensor, "B c"]]:
+    """Return the columns of each tap: mean and standard deviation, for all taps at once, or what was read."""
+    sums = [value for value in read if isinstance(value, Sums)]
+    if not sums:
+        return list(read)  # pyright: ignore[reportReturnType]
+    means, squares = _means(sums)
+    # From squares, which is many times faster than a variance, and as good down to a thousandth of the mean.
+    deviations = torch.maximum(squares - means.square(), 1e-6 * squares + 1e-12).sqrt()
+    widths = [part.first.shape[1] for part in sums]
+    apart = zip(means.split(widths, dim=1), deviations.split(widths, dim=1), strict=True)
+    found = []
+    for tap, value in zip(taps, read, strict=True):
+        if isinstance(value, Sums):
+            mean, deviation = next(apart)
+            found += [mean, deviation] if tap.reads == "both" else [deviation]
+        else:
+            found.append(value)
+    return found
+
+
+def _means(sums: Sequence[Sums]) -> tuple[Float[Tensor, "B c"], Float[Tensor, "B c"]]:
+    """Return the means and the mean squares of all columns."""
+    if torch.compiler.is_compiling() or not all(isinstance(part.positions, int) for part in sums):
+        parts = [(part.first / part.positions, part.squares / part.positions) for part in sums]
+        first, second = (torch.cat(column, dim=1) for column in zip(*parts, strict=True))
+        return first, second
+    first, second, positions = zip(*sums, strict=True)
+    columns = tuple((count, part.shape[1]) for count, part in zip(positions, first, strict=True))
+    counts = _counts(columns, first[0].dtype, first[0].device)
+    return torch.cat(first, dim=1) / counts, torch.cat(second, dim=1) / counts
+
+
+@functools.lru_cache(maxsize=64)
+def _counts(columns: tuple[tuple[int, int], ...], dtype: torch.dtype, device: torch.device) -> Float[Tensor, " c"]:
+    """Return the counts of neighbouring columns, kept from pass to pass: division by a number is slow for few rows."""
+    with torch.inference_mode(False):  # what is made in that mode is of no use outside of it
+        return torch.cat([torch.full((width,), float(count)) for count, width in columns]).to(device, dtype)
+
+
 def _grouped(values: Float[Tensor, "B c"], channels: int) -> Float[Tensor, "B g"]:
     """Average neighbouring columns; the last group may be smaller."""
     if channels == 1:
@@ -114,13 +167,13 @@ def _sums(values: Float[Tensor, "B a b"], axis: int) -> tuple[Float[Tensor, "B c
     """Return sums along an axis and sums of squares, a few samples at a time, which stay in the processor's cache."""
     if torch.compiler.is_compiling():  # sizes are symbols, and a compiler cuts loops for itself
         return values.sum(dim=axis), _by_squares(values, axis)
-    few = len(values)
-    if values.device.type == "cpu" and values.numel():
-        few = max(FEW_BYTES // (values.nbytes // few), 1)
-    parts = values.split(few) if few < len(values) else (values,)
     # A norm needs no memory, but is slow along an axis that is not the last in memory.
     squares = _by_norm if values.stride(axis) == 1 else _by_squares
-    sums = [(part.sum(dim=axis), squares(part, axis)) for part in parts]
+    size, bytes_ = values.shape[0], values.nbytes
+    if bytes_ <= FEW_BYTES or not values.is_cpu:
+        return values.sum(dim=axis), squares(values, axis)
+    few = max(FEW_BYTES // (bytes_ // size), 1)
+    sums = [(part.sum(dim=axis), squares(part, axis)) for part in values.split(few)]
     first, second = zip(*sums, strict=True)
     return torch.cat(first), torch.cat(second)
 

@@ -26,7 +26,7 @@ from torch import Tensor, nn
 
 from repulse._files import read_regular
 from repulse._operators import define_missing
-from repulse.errors import BackboneError, expected
+from repulse.errors import BackboneError, expected, in_one_line
 from repulse.files.batches import Prepare
 from repulse.files.columns import Kind
 from repulse.files.samples import need, open_image
@@ -218,8 +218,8 @@ def _function(name: str, checkpoint: Path | None) -> Network:
         found = getattr(_module(where), function)
         made = found() if checkpoint is None else found(checkpoint=checkpoint)
     except Exception as reason:  # of code that is not ours
-        why = f"{type(reason).__name__}: {(str(reason).splitlines() or [''])[0].rstrip('. ')}"
-        raise BackboneError(expected(f"{name}", "a function that returns the network", why)) from reason
+        wanted = "a function that returns the network"
+        raise BackboneError(expected(f"{name}", wanted, in_one_line(reason))) from reason
     model, transform = made if isinstance(made, tuple) and len(made) == 2 else (made, None)
     if not isinstance(model, nn.Module) or not (transform is None or callable(transform)):
         got = f"({', '.join(type(part).__name__ for part in made)})" if isinstance(made, tuple) else type(made).__name__
@@ -261,7 +261,6 @@ def _linear(checkpoint: Path | None) -> Network:
         layer = nn.Linear(weight.shape[1], weight.shape[0])
         layer.load_state_dict({"weight": weight, "bias": bias})
     except Exception as reason:  # of whatever the file holds
-        why = f"{type(reason).__name__}: {(str(reason).splitlines() or [''])[0]}"
         wanted = "a .safetensors or .npz file with `weight` (K, d) and `bias` (K,)"
-        raise BackboneError(expected(f"{checkpoint}", wanted, why)) from reason
+        raise BackboneError(expected(f"{checkpoint}", wanted, in_one_line(reason))) from reason
     return Network(nn.Sequential(nn.Identity(), layer), kind="rows")

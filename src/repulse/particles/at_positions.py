@@ -14,12 +14,10 @@ from repulse.backbone.positions import AxisWeights, FeatureMap, axis_weights, in
 from repulse.errors import DataError, expected
 from repulse.particles.heads import Heads
 from repulse.prediction import ClassAnswer, DensePrediction, PositionPrediction, TokenPrediction, entropy
+from repulse.prediction.classes import SMALLEST
 
 ELEMENTS = 2**19
 """Outputs of all heads that are held at once: 2 MB, and a few times that on the way; what fits into a cache."""
-
-SMALLEST = torch.finfo(torch.float32).tiny
-"""Probability below which a class has none."""
 
 LEAST = -80.0
 """Logit, relative to the largest, whose exponential float32 still holds."""

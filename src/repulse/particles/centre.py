@@ -85,20 +85,6 @@ class Centre:
         return release if self.reach == 1 else (release / self.reach).clamp_min(1.0)
 
 
-def recentred(
-    network: Float[Tensor, "B K"],
-    heads: Float[Tensor, "n B K"],
-    release: Float[Tensor, " B"],
-    alpha: float,
-    temperature: float,
-    gain: float = 1.0,
-) -> Float[Tensor, "n B K"]:
-    """Return `z_i = (alpha z_0 + (1 - alpha) mean_j h_j) / (T s) + g (h_i - mean_j h_j)`."""
-    mean = heads.mean(dim=0)
-    middle = (alpha * network + (1 - alpha) * mean) / (temperature * release.unsqueeze(1))
-    return middle + gain * (heads - mean)
-
-
 def calibration_cost(log_probs: Float[Tensor, "n B K"], targets: Int[Tensor, " B"] | Float[Tensor, "B K"]) -> float:
     """Return the total negative log-likelihood, and half the squared z-score of the number of correct predictions.
 

@@ -7,18 +7,22 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
+import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
 from repulse.errors import DataError, expected
 from repulse.prediction.base import Prediction, as_columns
-from repulse.prediction.uncertainty import mean_log_probs, split_uncertainty, uncertainties
+from repulse.prediction.uncertainty import mean_log_probs, uncertainties
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
 T = TypeVar("T")
+
+SMALLEST = torch.finfo(torch.float32).tiny
+"""Probability below which a class has none."""
 
 
 class ClassAnswer(NamedTuple):
@@ -30,11 +34,15 @@ class ClassAnswer(NamedTuple):
     total: Tensor
 
     @classmethod
-    def of(cls, log_probs: Float[Tensor, "n B K"]) -> ClassAnswer:
-        """Compute it from the log-probabilities of members, without looking at their values."""
-        log_mean = mean_log_probs(log_probs)
-        aleatoric, epistemic = split_uncertainty(log_probs, log_mean)
-        return cls(log_mean.exp(), aleatoric, epistemic, aleatoric + epistemic)
+    def of(cls, logits: Float[Tensor, "n B K"]) -> ClassAnswer:
+        """Compute it from the logits of members in few operations, none of which looks at values."""
+        log_probs = logits.mT.log_softmax(dim=1)  # samples last, where it is many times faster for few classes
+        shares = log_probs.exp() / len(logits)
+        probs = shares.sum(dim=0)
+        log_mean = probs.clamp_min(SMALLEST).log()
+        aleatoric = -(shares * log_probs).sum(dim=(0, 1))
+        epistemic = (shares * (log_probs - log_mean)).sum(dim=(0, 1)).clamp(0.0, math.log(len(logits)))
+        return cls(probs.mT, aleatoric, epistemic, aleatoric + epistemic)
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -10,12 +10,12 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 from filelock import FileLock, Timeout
 from tqdm import tqdm
 
-from repulse.errors import DataError, RepulseError, check_choice, check_positive_integer, expected
+from repulse.errors import DataError, RepulseError, check_choice, check_positive_integer, expected, in_one_line
 from repulse.files.columns import Columns
 from repulse.files.opening import Opening
 from repulse.files.samples import need
@@ -24,6 +24,9 @@ from repulse.scale.worker import Outcome
 
 Engine = Literal["processes", "ray", "spark", "dask"]
 ENGINES = get_args(Engine)
+
+ATTEMPTS = 3
+"""How often in a row an engine may fail without one file done before that is an error."""
 
 
 @dataclass(frozen=True)
@@ -112,31 +115,43 @@ def score(
 
 def _run(tasks: list[Task], engine: Engine, workers: int, progress: bool) -> int:
     """Let an engine score the files; return the number of samples, or say which file failed first and why."""
-    run: Callable[..., Iterator[Outcome]] = importlib.import_module(f"repulse.scale.engines.{engine}").run
     inside = engine == "processes" and workers == 1 and len(tasks) == 1
     unit = "sample" if inside else "file"
     rows, failed = 0, []
     with tqdm(
         total=None if inside else len(tasks), desc="scoring", unit=unit, disable=not progress, leave=False
     ) as bar:
-        if engine == "processes":
-            run = partial(run, on_batch=partial(_advance, bar) if inside else None)
-        try:
-            for outcome in run(tasks, workers):
-                rows += outcome.rows
-                failed += [outcome] if outcome.error else []
-                if not inside:
-                    bar.update()
-        except RepulseError:
-            raise
-        except Exception as reason:  # of an engine, or of a transform that is not ours
-            why = (str(reason).strip().splitlines() or [""])[0].rstrip(". ")
-            message = f"{engine} gave up ({type(reason).__name__}: {why}); the same call goes on with the files left."
-            raise DataError(f"Scoring with {message}") from reason
+        told = {"on_batch": partial(_advance, bar)} if inside else {}
+        for outcome in _outcomes(tasks, engine, workers, **told):
+            rows += outcome.rows
+            failed += [outcome] if outcome.error else []
+            if not inside:
+                bar.update()
     if failed:
         more = f" {len(failed) - 1} other files failed too." if len(failed) > 1 else ""
         raise DataError(failed[0].error + more)
     return rows
+
+
+def _outcomes(tasks: list[Task], engine: Engine, workers: int, **told: Any) -> Iterator[Outcome]:
+    """Let an engine score the files; start it again with those that are left if it fails."""
+    run: Callable[..., Iterator[Outcome]] = importlib.import_module(f"repulse.scale.engines.{engine}").run
+    left, attempts = {task.out: task for task in tasks}, 0
+    while left:
+        before = len(left)
+        try:
+            for outcome in run(list(left.values()), workers, **told):
+                if left.pop(outcome.out, None):
+                    yield outcome
+            if left:
+                raise RuntimeError(f"it ended without {len(left)} of {before} files")
+        except RepulseError:
+            raise
+        except Exception as reason:  # its workers were killed, or it did not come up on a busy machine
+            attempts = 0 if len(left) < before else attempts + 1
+            if attempts == ATTEMPTS:
+                again = f"in {ATTEMPTS} attempts no file was done; is there memory? Call it again to go on."
+                raise DataError(f"Scoring with {engine} gave up ({in_one_line(reason)}): {again}") from reason
 
 
 def _advance(bar: tqdm, done: int, total: int) -> None:

@@ -16,7 +16,7 @@ import torch
 from repulse._files import explaining_writes, write_whole
 from repulse.decide.decision import Decision
 from repulse.ensemble import Ensemble
-from repulse.errors import RepulseError
+from repulse.errors import RepulseError, expected, in_one_line
 from repulse.files.batches import Batches, Prepare
 from repulse.files.columns import Columns
 from repulse.files.opening import Opening, open_heads
@@ -60,6 +60,9 @@ def score_file(task: Task, on_batch: Callable[[int, int], None] | None = None) -
             rows = _score(task, on_batch)
     except RepulseError as reason:  # a sentence about this file; others go on
         return Outcome(task.out, error=str(reason))
+    except Exception as reason:  # of a network or a transform, which are not ours
+        got = f"one on which they fail ({in_one_line(reason)})"
+        return Outcome(task.out, error=expected(task.source, "a file that the network and its transform can take", got))
     return Outcome(task.out, rows, time.perf_counter() - started)
 
 

@@ -79,7 +79,7 @@ class Classification(Task):
         return ClassPrediction(outputs.log_softmax(dim=-1))
 
     def answer(self, outputs: Float[Tensor, "n B K"]) -> ClassAnswer:
-        return ClassAnswer.of(outputs.float().log_softmax(dim=-1))
+        return ClassAnswer.of(outputs.float())
 
     def in_place_likelihood(
         self, outputs: Float[Tensor, "n K S"], batch: int, probabilities: Float[Tensor, "n K R"] | None

@@ -12,7 +12,6 @@ from torch.nn import functional as F
 
 from repulse._mapped import row_chunks
 from repulse.errors import DataError, expected
-from repulse.particles.centre import Centre
 from repulse.particles.fast.likelihood import Bernoullis
 from repulse.particles.tasks.task import InPlaceLikelihood, Task
 from repulse.prediction import ClassAnswer, MultilabelPrediction, Prediction
@@ -86,22 +85,19 @@ class Multilabel(Task):
     def predict(self, outputs: Float[Tensor, "n B K"]) -> Prediction:
         return MultilabelPrediction(outputs.float())
 
-    def recentred(
+    def around(
         self,
-        outputs: Float[Tensor, "n B K"],
-        network: Float[Tensor, "B K"] | None,
+        middle: Float[Tensor, "B K"],
+        deviations: Float[Tensor, "n B K"],
         release: Float[Tensor, " B"],
-        centre: Centre,
+        temperature: float,
     ) -> Float[Tensor, "n B K"]:
-        """Return `z_i = o + ((alpha z_0 + (1 - alpha) mean_j h_j) / T - o) / s + g (h_i - mean_j h_j)`.
+        """Return `o + (middle / T - o) / s + deviations`, with the log-odds `o` of the labels.
 
-        Outside the data the centre fades to the log-odds `o` of the labels, not to even odds: of many labels, most are
-        absent.
+        Outside the data the middle fades to these, not to even odds: of many labels, most are absent.
         """
-        mean = outputs.mean(dim=0)
-        middle = mean if network is None else centre.alpha * network + (1 - centre.alpha) * mean
-        odds = outputs.new_tensor(self.log_odds)
-        return odds + (middle / centre.temperature - odds) / release.unsqueeze(1) + centre.gain * (outputs - mean)
+        odds = middle.new_tensor(self.log_odds)
+        return odds + (middle / temperature - odds) / release.unsqueeze(1) + deviations
 
     def calibration_cost(self, outputs: Float[Tensor, "n B K"], targets: Float[Tensor, "B K"]) -> float:
         """Return the total negative log-likelihood, and half the squared z-score of the number of labels that hold."""

@@ -109,20 +109,20 @@ class Multiregression(Task):
         tails = None if self.tails is None else tuple(tail_factors(tail).to(means) for tail in self.tails)
         return MultiregressionPrediction(means, log_variances.exp(), tails)
 
-    def recentred(
+    def share_and_gain(self, centre: Centre, like: Tensor) -> tuple[float | Tensor, float | Tensor]:
+        """Return one of each for every target."""
+        share, gain = (like.new_tensor(v if v is not None else [1.0]) for v in (self.shares, self.gains))
+        return share, gain
+
+    def around(
         self,
-        outputs: Float[Tensor, "n B O"],
-        network: Float[Tensor, "B D"] | None,
+        middle: Float[Tensor, "B D"],
+        deviations: Float[Tensor, "n B D"],
         release: Float[Tensor, " B"],
-        centre: Centre,
-    ) -> Float[Tensor, "n B O"]:
-        """Return means `alpha f_0 + (1 - alpha) mean_j h_j + gain s (h_i - mean_j h_j)`, by target; variances stay."""
-        means = outputs[..., : self.targets]
-        mean = means.mean(dim=0)
-        shares, gains = (means.new_tensor(v if v is not None else [1.0]) for v in (self.shares, self.gains))
-        middle = mean if network is None else shares * network + (1 - shares) * mean
-        moved = middle + gains * release.unsqueeze(1) * (means - mean)
-        return torch.cat([moved, outputs[..., self.targets :]], dim=-1)
+        temperature: float,
+    ) -> Float[Tensor, "n B D"]:
+        """Return the means of all targets, `middle + s deviations`; they have no temperature."""
+        return middle + release.unsqueeze(1) * deviations
 
     def scale_targets(self, targets: Tensor) -> tuple[Multiregression, Tensor, Tensor, Tensor]:
         """Scale each target to zero mean and unit variance."""

@@ -13,7 +13,6 @@ from torch import Tensor
 
 from repulse._mapped import release_pages, row_chunks
 from repulse.errors import DataError, expected
-from repulse.particles.centre import Centre
 from repulse.particles.checks import check_spread, check_values
 from repulse.particles.fast.likelihood import Gaussian
 from repulse.particles.noise import tail_factors
@@ -104,19 +103,15 @@ class Regression(Task):
         prediction = RegressionPrediction(mean, log_variance.exp())  # its tail is none of what is told
         return RegressionAnswer(prediction.mean, prediction.aleatoric, prediction.epistemic, prediction.total)
 
-    def recentred(
+    def around(
         self,
-        outputs: Float[Tensor, "n B O"],
-        network: Float[Tensor, "B 1"] | None,
+        middle: Float[Tensor, "B 1"],
+        deviations: Float[Tensor, "n B 1"],
         release: Float[Tensor, " B"],
-        centre: Centre,
-    ) -> Float[Tensor, "n B O"]:
-        """Return means `alpha f_0 + (1 - alpha) mean_j h_j + gain s (h_i - mean_j h_j)`; predicted variances stay."""
-        means = outputs[..., 0]
-        mean = means.mean(dim=0)
-        middle = mean if network is None else centre.alpha * network[:, 0] + (1 - centre.alpha) * mean
-        moved = middle + centre.gain * release * (means - mean)
-        return torch.cat([moved.unsqueeze(-1), outputs[..., 1:]], dim=-1)
+        temperature: float,
+    ) -> Float[Tensor, "n B 1"]:
+        """Return means, `middle + s deviations`; they have no temperature."""
+        return middle + release.unsqueeze(1) * deviations
 
     def scale_targets(self, targets: Tensor) -> tuple[Regression, Tensor, Tensor, Tensor]:
         """Scale targets to zero mean and unit variance."""

@@ -16,7 +16,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from repulse.errors import DataError, expected
-from repulse.particles.centre import Centre, calibration_cost, recentred
+from repulse.particles.centre import Centre, calibration_cost
 from repulse.prediction import Prediction, RegressionAnswer
 from repulse.recipe import Recipe
 
@@ -98,9 +98,27 @@ class Task(ABC):
         release: Float[Tensor, " B"],
         centre: Centre,
     ) -> Float[Tensor, "n B O"]:
-        """Put the outputs of heads around a centre: `z_i` of `particles/centre.py`, for logits."""
-        middle = outputs.mean(dim=0) if network is None else network
-        return recentred(middle, outputs, release, centre.alpha, centre.temperature, centre.gain)
+        """Put the outputs of heads around a centre: `z_i` of `particles/centre.py`; predicted variances stay."""
+        first, rest = outputs[..., : self.compared_outputs], outputs[..., self.compared_outputs :]
+        share, gain = self.share_and_gain(centre, outputs)
+        mean = first.mean(dim=0)
+        middle = mean if network is None else share * network + (1 - share) * mean
+        placed = self.around(middle, gain * (first - mean), release, centre.temperature)
+        return torch.cat([placed, rest], dim=-1) if rest.shape[-1] else placed
+
+    def share_and_gain(self, centre: Centre, like: Tensor) -> tuple[float | Tensor, float | Tensor]:
+        """Return which share of the centre is the network, and the factor on deviations: numbers, or one per output."""
+        return centre.alpha, centre.gain
+
+    def around(
+        self,
+        middle: Float[Tensor, "B o"],
+        deviations: Float[Tensor, "n B o"],
+        release: Float[Tensor, " B"],
+        temperature: float,
+    ) -> Float[Tensor, "n B o"]:
+        """Put deviations around a middle that is let go of: `middle / (T s) + deviations`, for logits."""
+        return middle / (temperature * release).unsqueeze(1) + deviations
 
     def calibration_cost(self, outputs: Float[Tensor, "n B O"], targets: Tensor) -> float:
         """Return what the choice of a centre minimises, in nats over all samples: `calibration_cost`, for logits."""
