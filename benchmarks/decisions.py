@@ -35,11 +35,10 @@ Figures = dict[str, dict[str, float]]
 """By row and column."""
 
 
-def of_gates(problem: str, pools: Pools, draws: int) -> list[str]:
-    """Return the rows of one problem: promised and realised."""
+def of_gates(problem: str, pools: Pools, draws: int) -> list[dict[str, Any]]:
+    """Return the means over draws of one problem, for each number of calibration samples."""
     promise = gates.PROMISES[problem]
-    every = [gates.over_draws(pools["pool"], promise, size, draws) for size in gates.SIZES]
-    return gates.markdown(TITLES[problem], promise, every)
+    return [gates.over_draws(pools["pool"], promise, size, draws).means(promise) for size in gates.SIZES]
 
 
 def of_watches(pools: Pools, streams: int, changed: int) -> tuple[dict[str, float], Figures]:
@@ -79,8 +78,9 @@ def show(kept: Mapping[str, Mapping[str, Any]]) -> None:
     """Print the tables of all problems that were measured, and put them in the page."""
     known = [name for name in PROBLEMS if name in kept]
     bets = [*watches.BETS, WINDOWS]
+    rows = (row for name in known for row in gates.markdown(TITLES[name], gates.PROMISES[name], kept[name]["gates"]))
     tables = {
-        "guarantees": "\n".join([*gates.HEAD, *(row for name in known for row in kept[name]["gates"])]),
+        "guarantees": "\n".join([*gates.HEAD, *rows]),
         "alarms": _table(
             ["streams without a change", *bets, ALONE],
             (

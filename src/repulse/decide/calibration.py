@@ -156,8 +156,10 @@ class Thresholds:
         """Errors and accepted samples for each of `limits`, and the number of samples that this was tested on."""
         known = self.rows[self._familiar]
         wrong = known.error > (self.promise.tolerance or 0)
-        accepted = [known.doubt <= limit for limit in self.limits]
-        return [int(wrong[mask].sum()) for mask in accepted], [int(mask.sum()) for mask in accepted], len(known)
+        first = torch.searchsorted(torch.tensor(self.limits, dtype=torch.float64), known.doubt.contiguous())
+        of_limits = (each.bincount(minlength=len(self.limits)).cumsum(dim=0) for each in (first[wrong], first))
+        errors, counts = (each.tolist() for each in of_limits)  # a sample is accepted from its first limit on
+        return errors, counts, len(known)
 
     @cached_property
     def chosen(self) -> int | None:

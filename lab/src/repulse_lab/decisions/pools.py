@@ -117,11 +117,14 @@ def _pools(
                 made.append(retrofit(model, train, validation=validation, recipe=Recipe(task=task), progress=False))
         return made[0]
 
-    return {name: kept(name, lambda samples=samples: _rows(ensemble(), samples())) for name, samples in sets.items()}
+    return {
+        name: kept(name, lambda samples=samples: predicted_rows(ensemble(), samples()))
+        for name, samples in sets.items()
+    }
 
 
-def _rows(ensemble: Ensemble, samples: Samples) -> Rows:
-    """Predict samples; without targets, as if the predictions were right."""
+def predicted_rows(ensemble: Ensemble, samples: Samples) -> Rows:
+    """Predict samples, and return what gates keep of it; without targets, as if the predictions were right."""
     found: list[Rows] = []
     for batch in samples:
         prediction = ensemble.predict(batch[0] if samples.targets is not None else batch).cpu()
