@@ -7,6 +7,8 @@ import torch
 from torch import nn
 
 from repulse import Recipe, retrofit
+from repulse.decide.report import EXAMPLES, _one
+from repulse.evaluation.plots import png_of
 from repulse.repulsion import UniformBox
 
 pytestmark = pytest.mark.filterwarnings("ignore::repulse.FitWarning")
@@ -49,6 +51,20 @@ def test_the_page_tells_what_was_promised_and_what_was_done(ensemble, tmp_path):
     assert text.count("<img") >= 10
     assert "default-src 'none'" in text  # nothing is loaded from elsewhere
     assert f"{found.realised['false_alarms']:.2%}" in text
+
+
+def test_examples_are_from_all_over_the_data(ensemble):
+    """Of a sorted set, all first examples would be of one kind."""
+    gate = ensemble.gate(labelled(ensemble, 1))
+    sections = gate.report(labelled(ensemble, 4)).page.sections
+    (gallery,) = (one for one in sections[-1].galleries if one.title == "accept")
+    x = images(300, 4)
+    first = [i for i, action in enumerate(gate(x).action) if action == "accept"]
+    shown = {picture.png for picture in gallery.pictures}
+    assert len(shown) == EXAMPLES
+    known = [png_of(_one(x, i)) for i in first]
+    assert shown <= set(known)
+    assert not shown <= set(known[: 2 * EXAMPLES])
 
 
 def test_numbers_and_rows_have_a_page_too():

@@ -11,6 +11,7 @@ import typer
 from repulse.commands import options
 from repulse.commands.language import next_steps, shows_progress, warnings_as_lines
 from repulse.decide.promise import Promise, Sets
+from repulse.errors import DataError, expected
 from repulse.files.batches import Batches, targets_of
 from repulse.files.opening import open_heads
 from repulse.files.samples import read_samples
@@ -58,6 +59,8 @@ def gate(
         targets = targets_of(samples, opening.task, opening.classes) if labelled else None
         return Batches(samples, prepare, targets, opening.batch_size)
 
+    if ood and test is None:
+        raise DataError(expected("--ood", "given with --test, for the page on both", "no --test"))
     others = options.named_sources(ood, "--ood", ("test", "id", "edges"))
     with warnings_as_lines():
         made = ensemble.gate(

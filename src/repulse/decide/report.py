@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from html import escape
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 _SHARES = ("set", "foreign", "abstain", "accept", "AUROC")
 EXAMPLES, AT_ONCE = 8, 512
-"""Examples of each decision on each set, and inputs that are predicted at once."""
+"""Examples of each decision on each set, drawn at random, and inputs that are predicted at once."""
 
 
 @dataclass(frozen=True)
@@ -58,14 +58,20 @@ class _Seen:
 
     columns: dict[str, list[Tensor]] = field(default_factory=lambda: defaultdict(list))
     examples: dict[str, list[tuple[Any, str]]] = field(default_factory=lambda: defaultdict(list))
+    met: Counter[str] = field(default_factory=Counter)
+    generator: torch.Generator = field(default_factory=lambda: torch.Generator().manual_seed(0))
 
     def add(self, inputs: Any, decision: Decision) -> None:
         for name in ("foreign", "accepted", "doubt", "sets"):
             self.columns[name].append(getattr(decision, name))
         self.columns["score"].append(decision.prediction.score.double())
         for i, (action, line) in enumerate(zip(decision.action, decision.lines(), strict=True)):
-            if len(self.examples[action]) < EXAMPLES:
+            self.met[action] += 1
+            place = int(torch.randint(self.met[action], (1,), generator=self.generator))
+            if self.met[action] <= EXAMPLES:
                 self.examples[action].append((_one(inputs, i), line))
+            elif place < EXAMPLES:  # every input is as likely to be shown as every other
+                self.examples[action][place] = _one(inputs, i), line
 
     def __getitem__(self, name: str) -> Tensor:
         return torch.cat(self.columns[name])

@@ -243,7 +243,8 @@ class Watch:
         from repulse.decide.pictures import watch_panels
         from repulse.evaluation.plots import save_picture
 
-        figure = watch_panels(self.history, self._threshold / math.log(10))
+        alarms = [seen for seen in self.alarms.values() if seen is not None]
+        figure = watch_panels(self.history, self._threshold / math.log(10), min(alarms, default=None))
         if path is not None:
             save_picture(figure, path)
         return figure
@@ -279,7 +280,8 @@ def resume(gate: Gate, path: str | Path) -> Watch:
         arrays = {name: tensor.numpy().copy() for name, tensor in tensors.items()}
         about = json.loads(said["watch"])
         if about["basis"] != asdict(gate.basis):
-            raise CheckpointError(expected(str(path), "a watch of this gate", "that of another one"))
+            wanted = "a watch of this gate (remove the file to begin anew)"
+            raise CheckpointError(expected(str(path), wanted, "that of another one"))
         watch = Watch(gate, about["false_alarm"], about["bet"], about["window"], 0)
         for name in _PLAIN:
             setattr(watch, name, about[name])
