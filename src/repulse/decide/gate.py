@@ -197,11 +197,11 @@ def _doubt(most: float) -> str:
 
 def calibrate(ensemble: Ensemble, data: Any, promise: Promise, progress: bool = True) -> Gate:
     """Make a gate from labelled data that neither the network nor the heads were fitted to."""
-    rows, fingerprint = collect(ensemble, data, promise, progress)
+    rows, fingerprint, doubtful = collect(ensemble, data, promise, progress)
     promise.check_samples(len(rows))
     date = datetime.now(UTC).isoformat(timespec="seconds")
     gate = Gate(ensemble, promise, rows, Basis(len(rows), fingerprint, date, __version__, **_made_for(ensemble)))
-    for message in gate.warnings():
+    for message in (*([doubtful] if doubtful else []), *gate.warnings()):
         warnings.warn(message, PromiseWarning, stacklevel=3)
     return gate
 
