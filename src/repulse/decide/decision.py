@@ -6,7 +6,7 @@ import html
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
-from typing import Any, Literal, SupportsIndex
+from typing import Any, Literal, SupportsIndex, get_args
 
 from jaxtyping import Bool, Float, Num, Shaped
 from torch import Tensor
@@ -14,6 +14,8 @@ from torch import Tensor
 from repulse.prediction import Prediction
 
 Action = Literal["accept", "abstain", "foreign"]
+ACTIONS: tuple[Action, ...] = get_args(Action)
+"""In the order of their numbers in deployed ensembles and ONNX files."""
 
 SHOWN = 20
 """Rows that a notebook shows."""
@@ -110,7 +112,7 @@ class Decision:
     def counts(self) -> dict[Action, int]:
         """Return how many inputs each action is for."""
         found = Counter(self.action)
-        return {action: found[action] for action in ("accept", "abstain", "foreign")}
+        return {action: found[action] for action in ACTIONS}
 
     def __str__(self) -> str:
         return "\n".join(self.lines())

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from repulse.decide.watch import Record
+    from repulse.decide.record import Record
 
 BINS = 40
 

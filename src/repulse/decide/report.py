@@ -15,7 +15,7 @@ from torch import Tensor
 from repulse.backbone.batches import input_batches, labelled_batches, limit_batch_size, size_of
 from repulse.decide import conformal
 from repulse.decide.calibration import rows_of
-from repulse.decide.decision import Decision
+from repulse.decide.decision import ACTIONS, Decision
 from repulse.decide.pictures import gate_panels, risk_curve
 from repulse.errors import DataError, expected
 from repulse.evaluation.page import Gallery, Page, Picture, Section
@@ -204,7 +204,7 @@ def _table(head: Iterable[str], rows: Iterable[tuple[str, ...]]) -> str:
 
 def _examples(name: str, seen: _Seen) -> Section:
     """Show examples of each decision on a set: as pictures if inputs are images, otherwise as lines of text."""
-    actions = [(action, seen.examples[action]) for action in ("accept", "abstain", "foreign") if seen.examples[action]]
+    actions = [(action, seen.examples[action]) for action in ACTIONS if seen.examples[action]]
     if all(isinstance(one, Tensor) for _, examples in actions for one, _ in examples):
         galleries = [
             Gallery(action, [Picture(png_of(one), _caption(line), line) for one, line in examples])

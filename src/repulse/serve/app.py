@@ -14,8 +14,8 @@ import numpy as np
 
 from repulse._files import without_nan
 from repulse._version import __version__
+from repulse.decide.reason import Reasons
 from repulse.decide.watch import Watch
-from repulse.decide.why import Reasons
 from repulse.ensemble import Ensemble
 from repulse.errors import DataError, RepulseError, expected
 from repulse.files.batches import Prepare
