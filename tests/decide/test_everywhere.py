@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -39,7 +40,9 @@ def folder(tmp_path_factory) -> Path:
     assert "foreign: at most 0.1" in said
     assert "accept: at most 0.7 of these are wrong" in said
     assert "next: repulse score" in said
-    assert "Called foreign:" in (folder / "gate.html").read_text()
+    page = (folder / "gate.html").read_text()
+    assert "Called foreign:" in page
+    assert re.search(r"<p>k\d+: (accept|abstain|foreign) +(no|so|yes)   doubt", page)  # examples by their keys
     return folder
 
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from repulse import Recipe, retrofit
+from repulse import DataError, Recipe, retrofit
 from repulse.decide.report import EXAMPLES, _one
 from repulse.evaluation.plots import png_of
 from repulse.repulsion import UniformBox
@@ -62,7 +62,7 @@ def test_examples_are_from_all_over_the_data(ensemble):
     first = [i for i, action in enumerate(gate(x).action) if action == "accept"]
     shown = {picture.png for picture in gallery.pictures}
     assert len(shown) == EXAMPLES
-    known = [png_of(_one(x, i)) for i in first]
+    known = [png_of(image) for image in (_one(x, i) for i in first) if image is not None]
     assert shown <= set(known)
     assert not shown <= set(known[: 2 * EXAMPLES])
 
@@ -80,4 +80,15 @@ def test_numbers_and_rows_have_a_page_too():
     assert found.realised["coverage"] == pytest.approx(1 - found.realised["false_alarms"])
     page = found.page.html()
     assert "width of intervals" in page
+    named = ensemble.gate().report((x[200:], y[200:]), names={"test data": [f"row <{i}>" for i in range(100)]})
+    shown = [line for section in named.page.sections if section.title == "Examples: test data" for line in section.text]
+    decided = ensemble.gate()(x[200:])
+    assert 8 <= len(shown) <= 16
+    for line in shown:
+        name, said = line.split(": ", 1)
+        i = int(name.removeprefix("row <").removesuffix(">"))
+        assert said == decided.lines()[i]
+    assert "row &lt;" in named.page.html()
+    with pytest.raises(DataError, match="Expected `names` to be one for each input"):
+        ensemble.gate().report((x[200:], y[200:]), names={"test data": ["a"]})
     assert "accept   " in page or "accept  " in page
