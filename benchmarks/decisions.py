@@ -1,8 +1,9 @@
 """Measure on real data whether gates and watches hold what they promise, and put the tables in docs/deploy.md.
 
 200 draws of calibration data for each size, 1,000 quiet streams of 10,000 inputs, and 100 streams for each change.
-Predictions are kept in a folder, so that a second run only draws; figures of each problem are kept in
-docs/results/decisions.json, so that problems can be measured one at a time. Needs the data folder (REPULSE_DATA) and,
+Predictions are kept in a folder, so that a second run of the same version of the library only draws; figures of each
+problem are kept in docs/results/decisions.json, so that problems can be measured one at a time. Takes a quarter of an
+hour on one core. Needs the data folder (REPULSE_DATA) and,
 for clinc150, `repulse-lab[text]`.
 
     python benchmarks/decisions.py [power-plant clinc150 cifar10] [--draws 200] [--streams 1000] [--changed 100]
@@ -24,6 +25,7 @@ from repulse._files import write_whole
 from repulse_lab.data.corruptions import KINDS
 from repulse_lab.decisions import gates, watches
 from repulse_lab.decisions.pools import PROBLEMS, TITLES, Pools, pools_of
+from repulse_lab.defaults.run import code_digest
 from tables import ROOT, insert
 
 SHARES = (0.01, 0.05, 0.2)
@@ -116,6 +118,7 @@ def main() -> None:
         pools = pools_of(name, Path(os.environ["REPULSE_DATA"]), told.folder)
         false, delays = of_watches(pools, told.streams, told.changed)
         kept[name] = {
+            "code": code_digest(),
             "gates": of_gates(name, pools, told.draws),
             "false alarms": false,
             "delays": {

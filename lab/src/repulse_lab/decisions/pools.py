@@ -31,6 +31,7 @@ from repulse_lab import data
 from repulse_lab.data.corruptions import KINDS, corrupt
 from repulse_lab.defaults.images import WEIGHTS, bytes_of, labelled, normalise, svhn_crops
 from repulse_lab.defaults.problem import Samples
+from repulse_lab.defaults.run import code_digest
 from repulse_lab.defaults.tables import one_column_outside, standardised
 from repulse_lab.defaults.texts import _classifier, _texts, tokens
 from repulse_lab.defaults.training import Schedule, trained_network
@@ -148,10 +149,10 @@ def as_calibration(rows: Rows, kind: str) -> Calibration:
 
 
 def pools_of(problem: str, root: Path, folder: Path) -> Pools:
-    """Return the pools of a problem, each from its file or, if there is none, predicted anew."""
+    """Return the pools of a problem, each from its file or, if this version of the library wrote none, predicted anew."""
 
     def kept(name: str, compute: Callable[[], Rows]) -> Rows:
-        path = folder / "pools" / f"{problem}-{name.replace(' ', '-')}.safetensors"
+        path = folder / "pools" / code_digest() / f"{problem}-{name.replace(' ', '-')}.safetensors"
         if not path.exists():
             write_whole(path, save({key: value.contiguous() for key, value in compute().items()}))
         return load_file(path)
