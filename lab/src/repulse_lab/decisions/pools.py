@@ -149,7 +149,7 @@ def as_calibration(rows: Rows, kind: str) -> Calibration:
 
 
 def pools_of(problem: str, root: Path, folder: Path) -> Pools:
-    """Return the pools of a problem, each from its file or, if this version of the library wrote none, predicted anew."""
+    """Return the pools of a problem, each from its file or, if this version of the library has none, predicted."""
 
     def kept(name: str, compute: Callable[[], Rows]) -> Rows:
         path = folder / "pools" / code_digest() / f"{problem}-{name.replace(' ', '-')}.safetensors"
