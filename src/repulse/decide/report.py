@@ -63,18 +63,14 @@ class _Example:
     decision: Decision
 
     @property
-    def line(self) -> str:
-        """All of it in a line."""
-        (line,) = self.decision.lines()
-        return line if self.name is None else f"{self.name}: {line}"
-
-    @property
     def picture(self) -> Picture:
         """The image above label and p-value."""
         assert self.image is not None
         (record,) = self.decision.records()
         label = record["label"] if "set" in record else f"{record['label']:.4g}"
-        return Picture(png_of(self.image), f"{label} · p {record['p_value']:.3g}", self.line)
+        (line,) = self.decision.lines()
+        alt = line if self.name is None else f"{self.name}: {line}"
+        return Picture(png_of(self.image), f"{label} · p {record['p_value']:.3g}", alt)
 
 
 @dataclass
@@ -239,12 +235,13 @@ def _table(head: Iterable[str], rows: Iterable[tuple[str, ...]]) -> str:
 
 
 def _examples(name: str, seen: _Seen) -> Section:
-    """Show examples of each decision on a set: as pictures if inputs are images, otherwise as lines of text."""
+    """Show examples of each decision on a set: as pictures if inputs are images, otherwise as a table."""
     actions = [(action, seen.examples[action]) for action in ACTIONS if seen.examples[action]]
     if all(one.image is not None for _, examples in actions for one in examples):
         galleries = [Gallery(action, [one.picture for one in examples]) for action, examples in actions]
         return Section(f"Examples: {name}", galleries=galleries)
-    return Section(f"Examples: {name}", [one.line for _, examples in actions for one in examples])
+    rows = [(one.name or "", *cells) for _, examples in actions for one in examples for cells in one.decision.cells()]
+    return Section(f"Examples: {name}", table=_table(("input", "action", "label", "doubt", "p", "in"), rows))
 
 
 def _one(inputs: Any, i: int) -> Tensor | None:
