@@ -28,8 +28,10 @@ if TYPE_CHECKING:
 TEST = "test data"
 """Name of the set that is drawn like the calibration data."""
 _SHARES = ("set", "foreign", "abstain", "accept", "AUROC")
-EXAMPLES, LONGEST, AT_ONCE = 8, 200, 512
-"""Examples of each decision on each set, drawn at random; letters of their names; inputs that are predicted at once."""
+EXAMPLES, AT_ONCE = 8, 512
+"""Examples of each decision on each set, drawn at random, and inputs that are predicted at once."""
+LONGEST, LONGEST_SET = 100, 40
+"""Letters of the name of an example, and of its set."""
 
 
 @dataclass(frozen=True)
@@ -61,6 +63,13 @@ class _Example:
     image: Tensor | None
     name: str | None
     decision: Decision
+
+    @property
+    def row(self) -> tuple[str, ...]:
+        """Name, action, label, doubt, p-value and set; of many classes, the first of these."""
+        (cells,) = self.decision.cells()
+        cut = cells[-1] if len(cells[-1]) <= LONGEST_SET else f"{cells[-1][:LONGEST_SET]}…"
+        return self.name or "", *cells[:-1], cut
 
     @property
     def picture(self) -> Picture:
@@ -240,7 +249,7 @@ def _examples(name: str, seen: _Seen) -> Section:
     if all(one.image is not None for _, examples in actions for one in examples):
         galleries = [Gallery(action, [one.picture for one in examples]) for action, examples in actions]
         return Section(f"Examples: {name}", galleries=galleries)
-    rows = [(one.name or "", *cells) for _, examples in actions for one in examples for cells in one.decision.cells()]
+    rows = [one.row for _, examples in actions for one in examples]
     return Section(f"Examples: {name}", table=_table(("input", "action", "label", "doubt", "p", "in"), rows))
 
 
