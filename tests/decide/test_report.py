@@ -89,7 +89,7 @@ def test_numbers_and_rows_have_a_page_too():
     assert 8 <= len(shown) <= 16
     for i, cells in shown:
         (wanted,) = decided[int(i)].cells()
-        assert cells.split("</td><td>") == list(wanted)
+        assert cells.split("</td><td>") == list(wanted[:-1])
     with pytest.raises(DataError, match="Expected `names` to be one for each input"):
         ensemble.gate().report((x[200:], y[200:]), names={"test data": ["a"]})
     assert "<td>accept</td>" in page

@@ -30,8 +30,8 @@ TEST = "test data"
 _SHARES = ("set", "foreign", "abstain", "accept", "AUROC")
 EXAMPLES, AT_ONCE = 8, 512
 """Examples of each decision on each set, drawn at random, and inputs that are predicted at once."""
-LONGEST, LONGEST_SET = 100, 40
-"""Letters of the name of an example, and of its set."""
+LONGEST = 100
+"""Letters of the name of an example."""
 
 
 @dataclass(frozen=True)
@@ -66,10 +66,9 @@ class _Example:
 
     @property
     def row(self) -> tuple[str, ...]:
-        """Name, action, label, doubt, p-value and set; of many classes, the first of these."""
-        (cells,) = self.decision.cells()
-        cut = cells[-1] if len(cells[-1]) <= LONGEST_SET else f"{cells[-1][:LONGEST_SET]}…"
-        return self.name or "", *cells[:-1], cut
+        """Name, action, label, doubt and p-value."""
+        ((*cells, _),) = self.decision.cells()  # sets of many classes are too wide for a table
+        return self.name or "", *cells
 
     @property
     def picture(self) -> Picture:
@@ -250,7 +249,7 @@ def _examples(name: str, seen: _Seen) -> Section:
         galleries = [Gallery(action, [one.picture for one in examples]) for action, examples in actions]
         return Section(f"Examples: {name}", galleries=galleries)
     rows = [one.row for _, examples in actions for one in examples]
-    return Section(f"Examples: {name}", table=_table(("input", "action", "label", "doubt", "p", "in"), rows))
+    return Section(f"Examples: {name}", table=_table(("input", "action", "label", "doubt", "p"), rows))
 
 
 def _one(inputs: Any, i: int) -> Tensor | None:
