@@ -1,8 +1,9 @@
 """Measure on real data whether gates and watches hold what they promise, and put the tables in docs/deploy.md.
 
 200 draws of calibration data for each size, 1,000 quiet streams of 10,000 inputs, and 100 streams for each change.
-Predictions are kept in a folder, so that a second run only draws; figures of each problem are kept in
-docs/results/decisions.json, so that problems can be measured one at a time. Needs the data folder (REPULSE_DATA) and,
+Predictions are kept in a folder, so that a second run of the same version of the library only draws; figures of each
+problem are kept in docs/results/decisions.json, so that problems can be measured one at a time. Takes a quarter of an
+hour on one core. Needs the data folder (REPULSE_DATA) and,
 for clinc150, `repulse-lab[text]`.
 
     python benchmarks/decisions.py [power-plant clinc150 cifar10] [--draws 200] [--streams 1000] [--changed 100]
@@ -24,6 +25,7 @@ from repulse._files import write_whole
 from repulse_lab.data.corruptions import KINDS
 from repulse_lab.decisions import gates, watches
 from repulse_lab.decisions.pools import PROBLEMS, TITLES, Pools, pools_of
+from repulse_lab.defaults.run import code_digest
 from tables import ROOT, insert
 
 SHARES = (0.01, 0.05, 0.2)
@@ -35,11 +37,10 @@ Figures = dict[str, dict[str, float]]
 """By row and column."""
 
 
-def of_gates(problem: str, pools: Pools, draws: int) -> list[str]:
-    """Return the rows of one problem: promised and realised."""
+def of_gates(problem: str, pools: Pools, draws: int) -> list[dict[str, Any]]:
+    """Return the means over draws of one problem, for each number of calibration samples."""
     promise = gates.PROMISES[problem]
-    every = [gates.over_draws(pools["pool"], promise, size, draws) for size in gates.SIZES]
-    return gates.markdown(TITLES[problem], promise, every)
+    return [gates.over_draws(pools["pool"], promise, size, draws).means(promise) for size in gates.SIZES]
 
 
 def of_watches(pools: Pools, streams: int, changed: int) -> tuple[dict[str, float], Figures]:
@@ -79,8 +80,9 @@ def show(kept: Mapping[str, Mapping[str, Any]]) -> None:
     """Print the tables of all problems that were measured, and put them in the page."""
     known = [name for name in PROBLEMS if name in kept]
     bets = [*watches.BETS, WINDOWS]
+    rows = (row for name in known for row in gates.markdown(TITLES[name], gates.PROMISES[name], kept[name]["gates"]))
     tables = {
-        "guarantees": "\n".join([*gates.HEAD, *(row for name in known for row in kept[name]["gates"])]),
+        "guarantees": "\n".join([*gates.HEAD, *rows]),
         "alarms": _table(
             ["streams without a change", *bets, ALONE],
             (
@@ -116,6 +118,7 @@ def main() -> None:
         pools = pools_of(name, Path(os.environ["REPULSE_DATA"]), told.folder)
         false, delays = of_watches(pools, told.streams, told.changed)
         kept[name] = {
+            "code": code_digest(),
             "gates": of_gates(name, pools, told.draws),
             "false alarms": false,
             "delays": {

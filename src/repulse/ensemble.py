@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
     from repulse.decide.gate import Gate
     from repulse.decide.promise import Sets
-    from repulse.decide.why import Reason, Reasons
+    from repulse.decide.reason import Reason, Reasons
 
 
 WITHIN = "; `decide.gate_within` accepts its parts"

@@ -197,6 +197,8 @@ def fitted(kept, tmp_path):
         (["score", "heads", "several", "--out", "one.parquet"], "Expected --out to be a folder, for the 2 files"),
         (["report", "heads", "--test", "few.csv"], "among the 3 classes of the fit"),
         (["report", "heads", "--test", "train.csv", "--ood", "train.csv"], "Expected --ood to be NAME=DATA"),
+        (["gate", "heads", "train.csv", "--ood", "few=few.csv"], "Expected --ood to be given with --test"),
+        (["serve", "heads", "--watch", "state"], "Expected `watch` to be None for heads without a gate"),
     ],
 )
 def test_errors_are_one_sentence_in_words_of_the_command_line(arguments, said, tmp_path, monkeypatch, capsys, fitted):

@@ -79,7 +79,11 @@ def test_pages_show_pictures_and_their_neighbours(tmp_path):
     assert page.count("<image ") == 2 * (2 + 5)  # of each, itself, itself under a map, and five training images
     said = run("audit", tmp_path / "heads", images, "--out", tmp_path / "audit.html")
     assert "16 inputs" in said
-    assert (tmp_path / "audit.html").read_text().count("<img ") == 16
+    run("audit", tmp_path / "heads", images, "--out", tmp_path / "audit.csv")
+    with (tmp_path / "audit.csv").open(newline="") as file:
+        other = [row for row in csv.DictReader(file) if row["label"] != row["predicted"]]
+    assert 0 < len(other) < 16  # pictures of which the heads say something else
+    assert (tmp_path / "audit.html").read_text().count("<img ") == len(other)
 
 
 def test_pages_show_texts_and_their_neighbours(tmp_path):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -38,7 +40,9 @@ def folder(tmp_path_factory) -> Path:
     assert "foreign: at most 0.1" in said
     assert "accept: at most 0.7 of these are wrong" in said
     assert "next: repulse score" in said
-    assert "Called foreign:" in (folder / "gate.html").read_text()
+    page = (folder / "gate.html").read_text()
+    assert "Called foreign:" in page
+    assert re.search(r"<td>k\d+</td><td>(accept|abstain|foreign)</td><td>(no|so|yes)</td>", page)  # by their keys
     return folder
 
 
@@ -66,6 +70,31 @@ def test_a_watch_goes_on_from_call_to_call(folder):
     assert (folder / "watch.png").exists()
 
 
+def test_a_sorted_file_raises_no_alarm_unless_its_order_is_that_of_the_stream(folder):
+    """Sorted by doubt, an ordinary file is a change from the easy to the hard."""
+    ensemble, prepare, _ = open_heads(folder / "heads")
+    doubt = ensemble.predict(prepare(numbers(300, 3)[0])).epistemic
+    head, *rows = (folder / "stream.csv").read_text().splitlines()
+    path = folder / "sorted.csv"
+    path.write_text("\n".join([head, *(rows[i] for i in doubt.argsort().tolist())]))
+    said = [
+        run("watch", folder / "heads", path, "--state", folder / f"sorted{i}", *how)
+        for i, how in enumerate(((), ["--in-order"]))
+    ]
+    assert "no alarm" in said[0]
+    assert "ALARM: new kinds of input" in said[1]
+
+
+def test_a_watch_of_an_earlier_gate_says_what_to_do(folder, tmp_path):
+    path = open_heads(folder / "heads")[0].gate().watch().save(tmp_path / "watch.state")
+    shutil.copytree(folder / "heads", tmp_path / "heads")
+    run("gate", tmp_path / "heads", folder / "test.csv")
+    said = CliRunner().invoke(
+        cli.app, ["watch", str(tmp_path / "heads"), str(folder / "test.csv"), "--state", str(path)]
+    )
+    assert "remove the file to begin anew" in str(said.exception)
+
+
 def test_the_service_decides_and_its_metrics_are_those_of_the_watch(folder):
     pytest.importorskip("fastapi")
     from fastapi.testclient import TestClient
@@ -80,6 +109,24 @@ def test_the_service_decides_and_its_metrics_are_those_of_the_watch(folder):
         metrics = client.get("/metrics").text
     counts = [float(line.split()[-1]) for line in metrics.splitlines() if line.startswith("repulse_inputs_total")]
     assert sum(counts) == 5
+
+
+def test_the_watch_of_a_service_outlives_it(folder, tmp_path, monkeypatch):
+    pytest.importorskip("fastapi")
+    from fastapi.testclient import TestClient
+
+    from repulse.serve import app
+
+    rows, state = numbers(8, 5)[0].tolist(), tmp_path / "watch.state"
+    gate = open_heads(folder / "heads")[0].gate()
+    for seen in (8, 16):
+        with TestClient(app.create_app(folder / "heads", watch=state), base_url="http://localhost") as client:
+            client.post("/predict", json={"rows": rows})
+        assert gate.resume(state).seen == seen
+    monkeypatch.setattr(app, "KEEP_EVERY", 3)
+    with TestClient(app.create_app(folder / "heads", watch=state), base_url="http://localhost") as client:
+        client.post("/predict", json={"rows": rows})
+        assert gate.resume(state).seen == 24  # also while it runs
 
 
 def test_model_cards_carry_the_promise(folder):

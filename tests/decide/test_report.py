@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 import torch
 from torch import nn
 
-from repulse import Recipe, retrofit
+from repulse import DataError, Recipe, retrofit
+from repulse.decide.report import EXAMPLES, _one
+from repulse.evaluation.plots import png_of
 from repulse.repulsion import UniformBox
 
 pytestmark = pytest.mark.filterwarnings("ignore::repulse.FitWarning")
@@ -51,6 +55,20 @@ def test_the_page_tells_what_was_promised_and_what_was_done(ensemble, tmp_path):
     assert f"{found.realised['false_alarms']:.2%}" in text
 
 
+def test_examples_are_from_all_over_the_data(ensemble):
+    """Of a sorted set, all first examples would be of one kind."""
+    gate = ensemble.gate(labelled(ensemble, 1))
+    sections = gate.report(labelled(ensemble, 4)).page.sections
+    (gallery,) = (one for one in sections[-1].galleries if one.title == "accept")
+    x = images(300, 4)
+    first = [i for i, action in enumerate(gate(x).action) if action == "accept"]
+    shown = {picture.png for picture in gallery.pictures}
+    assert len(shown) == EXAMPLES
+    known = [png_of(image) for image in (_one(x, i) for i in first) if image is not None]
+    assert shown <= set(known)
+    assert not shown <= set(known[: 2 * EXAMPLES])
+
+
 def test_numbers_and_rows_have_a_page_too():
     made = torch.Generator().manual_seed(0)
     x = torch.randn(300, 3, generator=made)
@@ -64,4 +82,14 @@ def test_numbers_and_rows_have_a_page_too():
     assert found.realised["coverage"] == pytest.approx(1 - found.realised["false_alarms"])
     page = found.page.html()
     assert "width of intervals" in page
-    assert "accept   " in page or "accept  " in page
+    named = ensemble.gate().report((x[200:], y[200:]), names={"test data": [f"row <{i}>" for i in range(100)]})
+    (table,) = (section.table for section in named.page.sections if section.title == "Examples: test data")
+    decided = ensemble.gate()(x[200:])
+    shown = re.findall(r"<tr><td>row &lt;(\d+)&gt;</td><td>(.*?)</td></tr>", table)
+    assert 8 <= len(shown) <= 16
+    for i, cells in shown:
+        (wanted,) = decided[int(i)].cells()
+        assert cells.split("</td><td>") == list(wanted[:-1])
+    with pytest.raises(DataError, match="Expected `names` to be one for each input"):
+        ensemble.gate().report((x[200:], y[200:]), names={"test data": ["a"]})
+    assert "<td>accept</td>" in page

@@ -154,7 +154,12 @@ def test_history_stays_short_and_is_drawn(gate, tmp_path, monkeypatch):
     watch = gate.watch()
     followed(gate, watch, 2500, 11)
     assert 3 <= len(watch.history) <= 6
-    assert len(watch.plot(tmp_path / "watch.png").axes) == 3
+    evidence, *others = watch.plot(tmp_path / "watch.png").axes
+    assert len(others) == 2
+    assert not any("after" in text.get_text() for text in evidence.get_legend().get_texts())
+    followed(gate, watch, 250, 12, apart=4.0)
+    told = f"alarm, after {min(when for when in watch.alarms.values() if when):,} inputs"
+    assert told in [text.get_text() for text in watch.plot().axes[0].get_legend().get_texts()]
     assert (tmp_path / "watch.png").stat().st_size > 5000
 
 

@@ -7,7 +7,9 @@ import pytest
 import torch
 
 from repulse import Promise
+from repulse.decide.calibration import Thresholds
 from repulse_lab.decisions import gates, watches
+from repulse_lab.decisions.pools import as_calibration
 
 
 def pool(count=1200):
@@ -20,13 +22,29 @@ def pool(count=1200):
 
 
 def test_gates_over_draws_hold_their_promise():
-    found = gates.over_draws(pool(), Promise(risk=0.08, delta=0.1), 500, 20)
-    assert found.false_alarms == pytest.approx(0.05, abs=0.02)
-    assert found.missed["lac"] == pytest.approx(0.1, abs=0.03)
-    assert found.error <= 0.08
-    assert found.coverage > 0.3
-    (row,) = gates.markdown("a pool", Promise(risk=0.08), [found])
+    promise = Promise(risk=0.08, delta=0.1)
+    found = gates.over_draws(pool(), promise, 500, 20).means(promise)
+    assert found["false_alarms"] == pytest.approx(0.05, abs=0.02)
+    assert found["missed"]["lac"] == pytest.approx(0.1, abs=0.03)
+    assert 0 < found["error"] <= 0.08
+    assert found["broken"] <= 0.3
+    assert found["coverage"] > 0.3
+    (row,) = gates.markdown("a pool", promise, [found])
     assert row.count("|") == gates.HEAD[0].count("|") == gates.HEAD[1].count("|")
+
+
+def test_a_gate_of_a_draw_is_the_gate_of_its_samples():
+    """What is told of one draw, computed again by hand."""
+    rows, promise = pool(), Promise(risk=0.08, delta=0.1)
+    found = gates.over_draws(rows, promise, 400, 3)
+    inside = torch.randint(1200, (400,), generator=torch.Generator().manual_seed(2))
+    limit = rows["score"][inside].sort().values[400 - 20]  # one of 401 in twenty may lie above
+    assert found.false_alarms[2] == (rows["score"] > limit).double().mean()
+    gate = Thresholds(promise, as_calibration(rows, "lac")[inside])
+    accepted = (rows["score"] < limit) & (rows["doubt"] <= gate.doubt)
+    assert found.coverage[2] == accepted.double().mean()
+    assert found.error[2] == rows["error"][accepted].mean()
+    assert bool(found.held[2]) == (gate.doubt > 0)
 
 
 def test_watches_find_a_change_and_windows_do_too():

@@ -23,7 +23,7 @@ from repulse.files.opening import open_heads
 from repulse.files.samples import Samples, read_samples
 
 SHOWN = 24
-"""Pictures of the most suspect samples on the page."""
+"""Pictures on the page, of the most suspect samples of which the heads say something else than their label."""
 
 
 def audit(
@@ -66,7 +66,8 @@ def audit(
 
 def _gallery(found: Audit, samples: Samples) -> Sequence[Gallery]:
     pictures = []
-    for i in found.order[:SHOWN].tolist():
+    other = found.order[(found.labels != found.targets)[found.order]]
+    for i in other[:SHOWN].tolist():
         said = f"{found.name(int(found.targets[i]))}? {found.name(int(found.labels[i]))}"
         pictures.append(Picture(png_of(picture_of(samples.values[i])), said, f"{found.key(i)}: labelled {said}"))
-    return [Gallery("Their label? What the heads say", pictures)]
+    return [Gallery("Their label? What the heads say", pictures)] if pictures else []

@@ -108,6 +108,7 @@ def _tell(ensemble: Ensemble, out: Path, validation: Path | None) -> None:
     where = shlex.quote(str(out))
     steps = [
         (f"repulse report {where} --test DATA --ood NAME=DATA", "measure it on data that the fit has not seen"),
+        (f"repulse gate {where} DATA --risk 0.02", "accept, abstain or call foreign, with guarantees"),
         (f"repulse score {where} DATA --out scores.parquet", "what it makes of new data"),
         (f"repulse serve {where}", "a page and an HTTP service on this machine"),
     ]

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, cast
+from typing import Annotated, Any, cast
 
 import typer
 
 from repulse.commands import options
 from repulse.commands.language import next_steps, shows_progress, warnings_as_lines
 from repulse.decide.promise import Promise, Sets
+from repulse.decide.report import TEST
+from repulse.errors import DataError, expected
 from repulse.files.batches import Batches, targets_of
 from repulse.files.opening import open_heads
-from repulse.files.samples import read_samples
+from repulse.files.samples import Samples, read_samples
 
 DEFAULT = Promise()
 
@@ -58,7 +61,9 @@ def gate(
         targets = targets_of(samples, opening.task, opening.classes) if labelled else None
         return Batches(samples, prepare, targets, opening.batch_size)
 
-    others = options.named_sources(ood, "--ood", ("test", "id", "edges"))
+    if ood and test is None:
+        raise DataError(expected("--ood", "given with --test, for the page on both", "no --test"))
+    others = options.named_sources(ood, "--ood", ("test", "id", "edges", TEST))
     with warnings_as_lines():
         made = ensemble.gate(
             batches(data, labelled=True),
@@ -74,11 +79,18 @@ def gate(
         ensemble.save(heads)
         typer.echo("\n".join(made.lines()))
         if test is not None:
+            further = batches(test, labelled=True)
             foreign = {name: batches(source, labelled=False) for name, source in others.items()}
-            found = made.report(batches(test, labelled=True), foreign, path=out)
+            names = {name: _names(one.samples) for name, one in {TEST: further, **foreign}.items()}
+            found = made.report(further, foreign, names=names, path=out)
             typer.echo(f"{out}: {found.page.lead}")
     where = shlex.quote(str(heads))
     next_steps(
         (f"repulse score {where} DATA --out scores.parquet", "what it decides on new data"),
         (f"repulse watch {where} DATA", "whether new data are still like these"),
     )
+
+
+def _names(samples: Samples) -> Sequence[Any]:
+    """Return what stands beside examples: the text of texts, what identifies all others."""
+    return samples.values if samples.kind == "texts" else [str(key) for key in samples.keys]

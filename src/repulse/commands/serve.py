@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -24,6 +25,10 @@ def serve(
     ] = None,
     max_bytes: Annotated[int, typer.Option(min=1, help="Bytes of a request, at most.")] = Limits().bytes,
     max_samples: Annotated[int, typer.Option(min=1, help="Samples of a request, at most.")] = Limits().samples,
+    watch: Annotated[
+        Path | None,
+        typer.Option(help="File that the watch over all requests goes on from, and is kept in.", metavar="FILE"),
+    ] = None,
     model: options.Model = None,
     checkpoint: options.Checkpoint = None,
 ) -> None:
@@ -39,7 +44,7 @@ def serve(
     limits = dataclasses.replace(Limits(), bytes=max_bytes, samples=max_samples)
     hosts = [*LOCAL, *(allow or [])] if host in LOCAL or allow else ["*"]
     with warnings_as_lines():
-        app = create_app(heads, model=model, checkpoint=checkpoint, limits=limits, hosts=hosts)
+        app = create_app(heads, model=model, checkpoint=checkpoint, limits=limits, hosts=hosts, watch=watch)
     if host not in LOCAL:
         typer.echo(f"repulse: {host} can be reached from elsewhere; there is no password", err=True)
 

@@ -8,6 +8,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Annotated
 
+import torch
 import typer
 
 from repulse._files import explaining_writes
@@ -21,7 +22,7 @@ from repulse.files.samples import read_samples
 
 def watch(
     heads: options.Heads,
-    data: Annotated[Path, typer.Argument(help="The next inputs, in the order in which they came.", metavar="DATA")],
+    data: Annotated[Path, typer.Argument(help="The next inputs.", metavar="DATA")],
     state: Annotated[
         Path | None, typer.Option(help="File that the watch goes on from. [default: `watch.state` in HEADS]")
     ] = None,
@@ -30,13 +31,19 @@ def watch(
     false_alarm: Annotated[
         float, typer.Option(help="Probability of ever raising an alarm while nothing changes; of a new watch.")
     ] = 0.01,
+    in_order: Annotated[
+        bool,
+        typer.Option("--in-order", help="Take them as they come, which nothing may have sorted. [default: shuffled]"),
+    ] = False,
     strict: Annotated[bool, typer.Option("--strict", help="Exit with 1 once there is an alarm.")] = False,
     model: options.Model = None,
     checkpoint: options.Checkpoint = None,
 ) -> None:
     """Follow the next inputs of a stream with the gate of HEADS, and say whether they have changed since calibration.
 
-    Each call goes on where the last one stopped, as if it had not. Needs `repulse gate` first.
+    Each call goes on where the last one stopped, as if it had not. Needs `repulse gate` first. A file that is sorted,
+    as a folder is by name, is a change in itself: what is easy comes first, and what is hard afterwards. So the inputs
+    of a call are taken in random order, unless it is said that they are in the order in which they came.
     """
     ensemble, prepare, opening = open_heads(heads, model, checkpoint)
     kept = heads / "watch.state" if state is None else state
@@ -44,6 +51,9 @@ def watch(
     samples = read_samples(data, opening.columns, opening.kind)
     with warnings_as_lines(), _alone(kept):
         following = gate.resume(kept) if kept.exists() else gate.watch(false_alarm)
+        if not in_order:
+            made = torch.Generator().manual_seed(following.seen)
+            samples = samples.some(torch.randperm(len(samples), generator=made).tolist())
         for batch in Batches(samples, prepare, size=opening.batch_size):
             following.update(batch)
         record = following.record()

@@ -16,7 +16,7 @@ from repulse._files import write_whole
 from repulse.commands import options
 from repulse.commands.language import next_steps, warnings_as_lines
 from repulse.commands.pictures import picture_of, training_samples
-from repulse.decide.why import Reason, Reasons
+from repulse.decide.reason import Reason, Reasons
 from repulse.ensemble import Ensemble
 from repulse.errors import DataError, expected
 from repulse.evaluation.page import Page, Section

@@ -16,8 +16,9 @@ from repulse.decide.conformal import (
 from repulse.decide.decision import Decision
 from repulse.decide.gate import Gate
 from repulse.decide.promise import Promise
-from repulse.decide.watch import Record, Watch
-from repulse.decide.why import Axis, Neighbour, Reason, Reasons
+from repulse.decide.reason import Axis, Neighbour, Reason, Reasons
+from repulse.decide.record import Record
+from repulse.decide.watch import Watch
 from repulse.decide.within import GateWithin, gate_within
 
 __all__ = [

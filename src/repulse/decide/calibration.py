@@ -18,7 +18,7 @@ from repulse.backbone.fingerprint import as_bytes
 from repulse.backbone.reading import bar, length_of
 from repulse.decide import conformal
 from repulse.decide.promise import POSITIONS, STARTS, Promise
-from repulse.decide.unseen import warn_if_seen
+from repulse.decide.unseen import seen_before
 from repulse.ensemble import Ensemble
 from repulse.metrics.inputs import checked
 from repulse.prediction import ClassPrediction, Prediction, RegressionPrediction
@@ -80,21 +80,24 @@ def doubt_of(prediction: Prediction) -> Float[Tensor, " B"]:
     return prediction.std
 
 
-def collect(ensemble: Ensemble, data: Any, promise: Promise, progress: bool) -> tuple[Calibration, str]:
-    """Pass over labelled data; return what is kept of it, and a fingerprint of its inputs and targets."""
-    digests, found = defaultdict(hashlib.sha256), []
+def collect(ensemble: Ensemble, data: Any, promise: Promise, progress: bool) -> tuple[Calibration, str, str | None]:
+    """Pass over labelled data; return what is kept of it, a fingerprint of it, and what speaks against it if anything.
+
+    The fingerprint is of inputs and targets.
+    """
+    digests, found, doubtful = defaultdict(hashlib.sha256), [], None
     batches = labelled_batches(data, "data")
     for inputs, targets in bar(batches, "calibrating", length_of(data), progress):
         prediction = ensemble.predict(inputs)
         if not found:
             promise.check_task(isinstance(prediction, ClassPrediction))
-            warn_if_seen(ensemble, inputs)
+            doubtful = seen_before(ensemble, inputs)
         found.append(rows_of(prediction, targets, promise))
         for name, value in (*tensors_of(inputs), ("targets", targets)):
             digests[name].update(as_bytes(value))  # one digest per tensor: however the data is cut into batches
     rows = Calibration(*(torch.cat([vars(part)[name] for part in found]) for name in vars(found[0])))
     fingerprint = hashlib.sha256("|".join(f"{name}:{one.hexdigest()}" for name, one in digests.items()).encode())
-    return rows, fingerprint.hexdigest()[:32]
+    return rows, fingerprint.hexdigest()[:32], doubtful
 
 
 @dataclass(frozen=True)
@@ -156,8 +159,10 @@ class Thresholds:
         """Errors and accepted samples for each of `limits`, and the number of samples that this was tested on."""
         known = self.rows[self._familiar]
         wrong = known.error > (self.promise.tolerance or 0)
-        accepted = [known.doubt <= limit for limit in self.limits]
-        return [int(wrong[mask].sum()) for mask in accepted], [int(mask.sum()) for mask in accepted], len(known)
+        first = torch.searchsorted(torch.tensor(self.limits, dtype=torch.float64), known.doubt.contiguous())
+        of_limits = (each.bincount(minlength=len(self.limits)).cumsum(dim=0) for each in (first[wrong], first))
+        errors, counts = (each.tolist() for each in of_limits)  # a sample is accepted from its first limit on
+        return errors, counts, len(known)
 
     @cached_property
     def chosen(self) -> int | None:

@@ -106,7 +106,8 @@ def class_scores(probs: Float[Tensor, "B K"], kind: ClassSets) -> Float[Tensor, 
     lac: `1 - p_k`, the smallest sets on average (Sadinle, Lei and Wasserman, 2019). aps: the mass of all classes that
     are at least as probable, sets whose size follows the difficulty of the sample (Romano, Sesia and Candès, 2020).
     raps: the same with a penalty on long sets, for many classes (Angelopoulos, Bates, Malik and Jordan, 2021). None of
-    them is randomised: the same input always gets the same set.
+    them is randomised: the same input always gets the same set, for which those of aps and raps pay with classes that
+    they need not hold where the network is very sure.
     """
     probs = probs.double()
     if kind == "lac":

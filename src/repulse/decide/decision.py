@@ -6,7 +6,7 @@ import html
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
-from typing import Any, Literal, SupportsIndex
+from typing import Any, Literal, SupportsIndex, get_args
 
 from jaxtyping import Bool, Float, Num, Shaped
 from torch import Tensor
@@ -14,6 +14,8 @@ from torch import Tensor
 from repulse.prediction import Prediction
 
 Action = Literal["accept", "abstain", "foreign"]
+ACTIONS: tuple[Action, ...] = get_args(Action)
+"""In the order of their numbers in deployed ensembles and ONNX files."""
 
 SHOWN = 20
 """Rows that a notebook shows."""
@@ -88,8 +90,8 @@ class Decision:
     def _name(self, label: int) -> str | int:
         return label if self.class_names is None else self.class_names[label]
 
-    def _cells(self) -> Iterator[tuple[str, str, str, str, str]]:
-        """Iterate over action, label, doubt, p-value and set of each input, as text."""
+    def cells(self) -> Iterator[tuple[str, str, str, str, str]]:
+        """Iterate over action, label, doubt, p-value and set of each input, as text for tables."""
         for one in self._records():
             if "set" in one:
                 label, inside = str(one["label"]), "{" + ", ".join(map(str, one["set"])) + "}"
@@ -104,13 +106,13 @@ class Decision:
         An accepted one reads `accept   cat   doubt 0.012   p 0.412   in {cat}`.
         """
         return [
-            f"{act:<8} {label}   doubt {doubt}   p {p}   in {inside}" for act, label, doubt, p, inside in self._cells()
+            f"{act:<8} {label}   doubt {doubt}   p {p}   in {inside}" for act, label, doubt, p, inside in self.cells()
         ]
 
     def counts(self) -> dict[Action, int]:
         """Return how many inputs each action is for."""
         found = Counter(self.action)
-        return {action: found[action] for action in ("accept", "abstain", "foreign")}
+        return {action: found[action] for action in ACTIONS}
 
     def __str__(self) -> str:
         return "\n".join(self.lines())
@@ -121,7 +123,7 @@ class Decision:
 
     def _repr_html_(self) -> str:
         head = "".join(f"<th>{name}</th>" for name in ("action", "label", "doubt", "p", "in"))
-        rows = [head, *("".join(f"<td>{html.escape(cell)}</td>" for cell in row) for row in self[:SHOWN]._cells())]
+        rows = [head, *("".join(f"<td>{html.escape(cell)}</td>" for cell in row) for row in self[:SHOWN].cells())]
         more = f"<p>and {len(self) - SHOWN:,} more</p>" if len(self) > SHOWN else ""
         table = "<table>" + "".join(f"<tr>{row}</tr>" for row in rows) + "</table>"
         return f"<p><code>{html.escape(repr(self))}</code></p>{table}{more}"

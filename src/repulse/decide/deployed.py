@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, get_args
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from repulse.decide.calibration import Thresholds
-from repulse.decide.decision import Action
+from repulse.decide.decision import ACTIONS
 from repulse.prediction import ClassAnswer, RegressionAnswer
-
-ACTIONS: tuple[Action, ...] = get_args(Action)
-"""What the numbers in `decision` mean: 0 is the first."""
 
 
 class ClassVerdict(NamedTuple):

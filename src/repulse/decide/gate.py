@@ -6,7 +6,7 @@ import hashlib
 import json
 import math
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from datetime import UTC, datetime
 from pathlib import Path
@@ -122,17 +122,26 @@ class Gate:
         """Go on with a watch that was saved, exactly as if it had not stopped."""
         return resume(self, path)
 
-    def report(self, test: Any, ood: Mapping[str, Any] | None = None, *, path: str | Path | None = None) -> Report:
+    def report(
+        self,
+        test: Any,
+        ood: Mapping[str, Any] | None = None,
+        *,
+        names: Mapping[str, Sequence[Any]] | None = None,
+        path: str | Path | None = None,
+    ) -> Report:
         """Measure on further data whether the promise is held, and what happens to foreign inputs; as one page.
 
         Args:
             test: labelled data drawn like the calibration data: `(inputs, targets)` or a loader.
             ood: inputs of each out-of-distribution set, or a loader of them, by name.
+            names: what stands beside the examples of a set ("test data", or its name in `ood`), such as the text or the
+                file of each input, in the order of the data; images need none.
             path: where to write the page.
         """
         from repulse.decide.report import report
 
-        found = report(self, test, ood or {})
+        found = report(self, test, ood or {}, names or {})
         if path is not None:
             found.write(path)
         return found
@@ -197,11 +206,11 @@ def _doubt(most: float) -> str:
 
 def calibrate(ensemble: Ensemble, data: Any, promise: Promise, progress: bool = True) -> Gate:
     """Make a gate from labelled data that neither the network nor the heads were fitted to."""
-    rows, fingerprint = collect(ensemble, data, promise, progress)
+    rows, fingerprint, doubtful = collect(ensemble, data, promise, progress)
     promise.check_samples(len(rows))
     date = datetime.now(UTC).isoformat(timespec="seconds")
     gate = Gate(ensemble, promise, rows, Basis(len(rows), fingerprint, date, __version__, **_made_for(ensemble)))
-    for message in gate.warnings():
+    for message in (*([doubtful] if doubtful else []), *gate.warnings()):
         warnings.warn(message, PromiseWarning, stacklevel=3)
     return gate
 

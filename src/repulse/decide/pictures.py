@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from repulse.decide.watch import Record
+    from repulse.decide.record import Record
 
 BINS = 40
 
@@ -66,8 +66,11 @@ def gate_panels(curve: Draw | None, inside: np.ndarray, outside: Mapping[str, np
     return panels([*([] if curve is None else [curve]), *draws], columns=3)
 
 
-def watch_panels(history: Sequence[Record], threshold: float) -> Figure:
-    """Plot evidence with its threshold, decisions, and the estimate without labels, over the inputs seen."""
+def watch_panels(history: Sequence[Record], threshold: float, alarm: int | None = None) -> Figure:
+    """Plot evidence with its threshold, decisions, and the estimate without labels, over the inputs seen.
+
+    Evidence is known after each batch alone, and may have been above the threshold in between: an alarm has its line.
+    """
     seen = np.array([one.seen for one in history])
 
     def column(name: str) -> np.ndarray:
@@ -79,7 +82,9 @@ def watch_panels(history: Sequence[Record], threshold: float) -> Figure:
             ("evidence_total", "harder inputs", PALETTE[0]),
         ):
             axis.plot(seen, column(name), color=colour, linewidth=1.5, label=label)
-        axis.axhline(threshold, color=INK, linewidth=0.9, linestyle="--", label="alarm")
+        axis.axhline(threshold, color=INK, linewidth=0.9, linestyle="--", label="enough for an alarm")
+        if alarm is not None:
+            axis.axvline(alarm, color=INK, linewidth=0.9, linestyle=":", label=f"alarm, after {alarm:,} inputs")
         axis.set(xlabel="inputs", ylabel="log10 of the evidence", title="Has anything changed?")
         axis.legend(loc="best", fontsize=8, labelcolor=INK)
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
 from pathlib import Path
@@ -15,7 +15,7 @@ from torch import Tensor
 from repulse.backbone.batches import input_batches, labelled_batches, limit_batch_size, size_of
 from repulse.decide import conformal
 from repulse.decide.calibration import rows_of
-from repulse.decide.decision import Decision
+from repulse.decide.decision import ACTIONS, Decision
 from repulse.decide.pictures import gate_panels, risk_curve
 from repulse.errors import DataError, expected
 from repulse.evaluation.page import Gallery, Page, Picture, Section
@@ -25,9 +25,13 @@ from repulse.metrics import auroc, risk_coverage
 if TYPE_CHECKING:
     from repulse.decide.gate import Gate
 
+TEST = "test data"
+"""Name of the set that is drawn like the calibration data."""
 _SHARES = ("set", "foreign", "abstain", "accept", "AUROC")
 EXAMPLES, AT_ONCE = 8, 512
-"""Examples of each decision on each set, and inputs that are predicted at once."""
+"""Examples of each decision on each set, drawn at random, and inputs that are predicted at once."""
+LONGEST = 100
+"""Letters of the name of an example."""
 
 
 @dataclass(frozen=True)
@@ -52,30 +56,72 @@ class Report:
         return self.page.write(path)
 
 
+@dataclass(frozen=True)
+class _Example:
+    """An input and what was decided on it: its image if it is one, and its name if it has one."""
+
+    image: Tensor | None
+    name: str | None
+    decision: Decision
+
+    @property
+    def row(self) -> tuple[str, ...]:
+        """Name, action, label, doubt and p-value."""
+        ((*cells, _),) = self.decision.cells()  # sets of many classes are too wide for a table
+        return self.name or "", *cells
+
+    @property
+    def picture(self) -> Picture:
+        """The image above label and p-value."""
+        assert self.image is not None
+        (record,) = self.decision.records()
+        label = record["label"] if "set" in record else f"{record['label']:.4g}"
+        (line,) = self.decision.lines()
+        alt = line if self.name is None else f"{self.name}: {line}"
+        return Picture(png_of(self.image), f"{label} · p {record['p_value']:.3g}", alt)
+
+
 @dataclass
 class _Seen:
-    """What is kept of a pass over one set."""
+    """What is kept of a pass over one set, whose inputs may have names."""
 
+    names: Sequence[Any] | None = None
     columns: dict[str, list[Tensor]] = field(default_factory=lambda: defaultdict(list))
-    examples: dict[str, list[tuple[Any, str]]] = field(default_factory=lambda: defaultdict(list))
+    examples: dict[str, list[_Example]] = field(default_factory=lambda: defaultdict(list))
+    met: Counter[str] = field(default_factory=Counter)
+    generator: torch.Generator = field(default_factory=lambda: torch.Generator().manual_seed(0))
 
     def add(self, inputs: Any, decision: Decision) -> None:
         for name in ("foreign", "accepted", "doubt", "sets"):
             self.columns[name].append(getattr(decision, name))
         self.columns["score"].append(decision.prediction.score.double())
-        for i, (action, line) in enumerate(zip(decision.action, decision.lines(), strict=True)):
-            if len(self.examples[action]) < EXAMPLES:
-                self.examples[action].append((_one(inputs, i), line))
+        for i, action in enumerate(decision.action):
+            before, self.met[action] = self.met.total(), self.met[action] + 1
+            place = int(torch.randint(self.met[action], (1,), generator=self.generator))
+            if place >= EXAMPLES:  # so that every input is as likely to be shown as every other
+                continue
+            example = _Example(_one(inputs, i), self._name(before), decision[i])
+            if self.met[action] <= EXAMPLES:
+                self.examples[action].append(example)
+            else:
+                self.examples[action][place] = example
+
+    def _name(self, index: int) -> str | None:
+        if self.names is None:
+            return None
+        if index >= len(self.names):
+            raise DataError(expected("names", "one for each input of a set", f"{len(self.names)}, for more inputs"))
+        return str(self.names[index])[:LONGEST]
 
     def __getitem__(self, name: str) -> Tensor:
         return torch.cat(self.columns[name])
 
 
-def report(gate: Gate, test: Any, ood: Mapping[str, Any]) -> Report:
+def report(gate: Gate, test: Any, ood: Mapping[str, Any], names: Mapping[str, Sequence[Any]]) -> Report:
     """Pass over all sets and put the page together."""
     if not isinstance(ood, Mapping):
         raise DataError(expected("ood", "a mapping from names to inputs or loaders", type(ood).__name__))
-    seen, errors, misses = _Seen(), [], []
+    seen, errors, misses = _Seen(names.get(TEST)), [], []
     test = gate.ensemble.backbone.places.labelled(test)
     for inputs, targets in limit_batch_size(labelled_batches(test, "test"), AT_ONCE):
         decision = gate(inputs)
@@ -83,7 +129,7 @@ def report(gate: Gate, test: Any, ood: Mapping[str, Any]) -> Report:
         rows = rows_of(decision.prediction, targets, gate.promise)
         errors.append(rows.error > (gate.promise.tolerance or 0))
         misses.append(_missed(decision, targets, gate))
-    others = {name: _passed(gate, data, name) for name, data in ood.items()}
+    others = {name: _passed(gate, data, name, names.get(name)) for name, data in ood.items()}
     realised, intervals = _realised(seen, torch.cat(errors), torch.cat(misses), gate)
     flagged = {name: _shares(other, seen) for name, other in others.items()}
     page = _page(gate, seen, torch.cat(errors), others, realised, intervals, flagged)
@@ -96,8 +142,8 @@ def _missed(decision: Decision, targets: Tensor, gate: Gate) -> Tensor:
     return (targets.cpu() < decision.sets[:, 0]) | (targets.cpu() > decision.sets[:, 1])
 
 
-def _passed(gate: Gate, data: Any, name: str) -> _Seen:
-    seen = _Seen()
+def _passed(gate: Gate, data: Any, name: str, names: Sequence[Any] | None) -> _Seen:
+    seen = _Seen(names)
     backbone = gate.ensemble.backbone
     data = backbone.places.unlabelled(data)
     batches = ((inputs, None) for inputs in input_batches(data, name, backbone.several))
@@ -162,7 +208,7 @@ def _page(
         Section(
             "Scores and risk", (), figure=to_svg(figure), figure_alt="Risk against coverage, and scores of each set"
         ),
-        *(_examples(name, one) for name, one in {"test data": seen, **others}.items()),
+        *(_examples(name, one) for name, one in {TEST: seen, **others}.items()),
     ]
     lead = (
         f"Of {len(familiar):,} familiar inputs {realised['coverage']:.1%} are accepted, {realised['error']:.2%} of "
@@ -197,21 +243,13 @@ def _table(head: Iterable[str], rows: Iterable[tuple[str, ...]]) -> str:
 
 
 def _examples(name: str, seen: _Seen) -> Section:
-    """Show examples of each decision on a set: as pictures if inputs are images, otherwise as lines of text."""
-    actions = [(action, seen.examples[action]) for action in ("accept", "abstain", "foreign") if seen.examples[action]]
-    if all(isinstance(one, Tensor) for _, examples in actions for one, _ in examples):
-        galleries = [
-            Gallery(action, [Picture(png_of(one), _caption(line), line) for one, line in examples])
-            for action, examples in actions
-        ]
+    """Show examples of each decision on a set: as pictures if inputs are images, otherwise as a table."""
+    actions = [(action, seen.examples[action]) for action in ACTIONS if seen.examples[action]]
+    if all(one.image is not None for _, examples in actions for one in examples):
+        galleries = [Gallery(action, [one.picture for one in examples]) for action, examples in actions]
         return Section(f"Examples: {name}", galleries=galleries)
-    return Section(f"Examples: {name}", [line for _, examples in actions for _, line in examples])
-
-
-def _caption(line: str) -> str:
-    """Shorten a line of a decision: label and p-value."""
-    label, _, p_value, _ = line[9:].split("   ")
-    return f"{label} · {p_value}"
+    rows = [one.row for _, examples in actions for one in examples]
+    return Section(f"Examples: {name}", table=_table(("input", "action", "label", "doubt", "p"), rows))
 
 
 def _one(inputs: Any, i: int) -> Tensor | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -10,7 +9,6 @@ from torch import Tensor
 
 from repulse._mapped import row_chunks
 from repulse.backbone.batches import first_samples, to_device
-from repulse.errors import PromiseWarning
 
 if TYPE_CHECKING:
     from repulse.ensemble import Ensemble
@@ -33,17 +31,17 @@ SAID = {
 
 
 @torch.no_grad()
-def warn_if_seen(ensemble: Ensemble, inputs: Any) -> None:
-    """Warn if inputs are those that the ensemble was fitted or chosen on, as far as its features were kept."""
+def seen_before(ensemble: Ensemble, inputs: Any) -> str | None:
+    """Say if inputs are those that the ensemble was fitted or chosen on, as far as its features were kept."""
     kept = ensemble.kept
     if kept is None:
-        return
+        return None
     few = to_device(first_samples(inputs, LOOKED_AT), next(ensemble.heads.parameters()).device)
     features = ensemble.backbone.run(few).float()
     for name, rows in (("validation", kept.validation), ("train", kept.train)):
         if rows is not None and len(rows) <= MAX_ROWS and len(features) >= FEWEST and _are_among(features, rows):
-            warnings.warn(SAID[name], PromiseWarning, stacklevel=4)
-            return
+            return SAID[name]
+    return None
 
 
 def _are_among(features: Tensor, rows: Tensor) -> bool:

@@ -6,7 +6,7 @@ import copy
 import json
 import math
 import threading
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -16,9 +16,10 @@ import torch
 
 from repulse._files import explaining_writes, with_nan, without_nan
 from repulse._tensors import read_tensors, write_tensors
-from repulse.decide.decision import Decision
+from repulse.decide.decision import ACTIONS, Decision
 from repulse.decide.estimate import Estimate, Reliability
 from repulse.decide.martingales import BETS, Bet, Ranks, threshold_for
+from repulse.decide.record import Record
 from repulse.errors import CheckpointError, DataError, check_choice, check_positive_integer, expected
 from repulse.metrics.inputs import check_share
 
@@ -34,59 +35,8 @@ REMEMBERED = 20_000
 """Scores that new ones are ranked among, at most, if calibration data alone are not more."""
 MOST_RECORDS = 512
 """Records that are kept for the plot; beyond, every second one is dropped."""
-ACTIONS = ("accept", "abstain", "foreign")
 ONE_AT_A_TIME = threading.Lock()
 """Held while a watch changes or is saved: servers have threads. One for all watches, so that these can be copied."""
-
-
-@dataclass(frozen=True)
-class Record:
-    """How a stream is doing, over the last inputs; `json()` is a line for a log.
-
-    Attributes:
-        time: in UTC.
-        seen: inputs since the beginning.
-        window: inputs that the shares and means are over.
-        accept: share of them accepted.
-        abstain: share abstained from.
-        foreign: share called foreign; `false_alarms` of the gate is what to expect while nothing changes.
-        p_epistemic: mean p-value of epistemic uncertainty; one half while nothing changes.
-        p_total: mean p-value of total uncertainty.
-        evidence_epistemic: decimal logarithm of the odds against "no new kinds of input".
-        evidence_total: decimal logarithm of the odds against "no harder inputs".
-        alarm: what has been found, in words; None as long as nothing was.
-        measure: "accuracy", or "absolute error" for numbers, of inputs that are not foreign.
-        estimate: of that measure, without labels.
-        low: lower end of its 95 % interval.
-        high: upper end.
-    """
-
-    time: str
-    seen: int
-    window: int
-    accept: float
-    abstain: float
-    foreign: float
-    p_epistemic: float
-    p_total: float
-    evidence_epistemic: float
-    evidence_total: float
-    alarm: str | None
-    measure: str
-    estimate: float
-    low: float
-    high: float
-
-    def json(self) -> str:
-        """Return one line of JSON."""
-        return json.dumps(without_nan(asdict(self)), allow_nan=False)
-
-    def __str__(self) -> str:
-        return (
-            f"{self.seen:,} inputs; of the last {self.window:,} accepted {self.accept:.1%}, abstained "
-            f"{self.abstain:.1%}, foreign {self.foreign:.1%}; {self.measure} about {self.estimate:.3g} "
-            f"({self.low:.3g} to {self.high:.3g}); " + (f"ALARM: {self.alarm}" if self.alarm else "no alarm")
-        )
 
 
 class Watch:
@@ -243,7 +193,8 @@ class Watch:
         from repulse.decide.pictures import watch_panels
         from repulse.evaluation.plots import save_picture
 
-        figure = watch_panels(self.history, self._threshold / math.log(10))
+        alarms = [seen for seen in self.alarms.values() if seen is not None]
+        figure = watch_panels(self.history, self._threshold / math.log(10), min(alarms, default=None))
         if path is not None:
             save_picture(figure, path)
         return figure
@@ -279,7 +230,8 @@ def resume(gate: Gate, path: str | Path) -> Watch:
         arrays = {name: tensor.numpy().copy() for name, tensor in tensors.items()}
         about = json.loads(said["watch"])
         if about["basis"] != asdict(gate.basis):
-            raise CheckpointError(expected(str(path), "a watch of this gate", "that of another one"))
+            wanted = "a watch of this gate (remove the file to begin anew)"
+            raise CheckpointError(expected(str(path), wanted, "that of another one"))
         watch = Watch(gate, about["false_alarm"], about["bet"], about["window"], 0)
         for name in _PLAIN:
             setattr(watch, name, about[name])

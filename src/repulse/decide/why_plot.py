@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from repulse.decide.why import Reason
+    from repulse.decide.reason import Reason
 
 Draw = Callable[["Axes"], None]
 

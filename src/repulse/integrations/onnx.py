@@ -16,7 +16,7 @@ from repulse._files import explaining_writes, sweep, without_nan, write_whole
 from repulse._version import __version__
 from repulse.backbone.batches import call, first_samples, inputs_of, map_tensors, size_of, tensors_of, to_device
 from repulse.backbone.forms import example_of
-from repulse.decide.deployed import ACTIONS
+from repulse.decide.decision import ACTIONS
 from repulse.ensemble import Ensemble
 from repulse.errors import BackboneError, DataError, RepulseError, expected
 

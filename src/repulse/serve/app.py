@@ -14,9 +14,10 @@ import numpy as np
 
 from repulse._files import without_nan
 from repulse._version import __version__
-from repulse.decide.why import Reasons
+from repulse.decide.reason import Reasons
+from repulse.decide.watch import Watch
 from repulse.ensemble import Ensemble
-from repulse.errors import RepulseError
+from repulse.errors import DataError, RepulseError, expected
 from repulse.files.batches import Prepare
 from repulse.files.opening import Opening, open_heads
 from repulse.files.samples import need
@@ -30,6 +31,9 @@ if TYPE_CHECKING:
 TOP = 5
 """Classes whose probabilities are told."""
 
+KEEP_EVERY = 1000
+"""Samples after which the watch is kept again."""
+
 LOCAL = ("127.0.0.1", "localhost", "::1")
 
 
@@ -40,6 +44,7 @@ def create_app(
     checkpoint: str | Path | None = None,
     limits: Limits | None = None,
     hosts: Sequence[str] = LOCAL,
+    watch: str | Path | None = None,
 ) -> FastAPI:
     """Make the service of one ensemble, for uvicorn or any other ASGI server.
 
@@ -49,18 +54,21 @@ def create_app(
         checkpoint: file of its weights, if it is elsewhere than at the fit.
         limits: how much one request may ask for.
         hosts: names under which it may be called, so that no foreign page can reach it under another; "*" for any.
+        watch: file in which the watch over all requests is kept when the service ends, and every thousand samples; it
+            goes on from there. Each process of a service needs its own.
     """
     need("fastapi", "serving", "serve")
     from fastapi import FastAPI, Request
     from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse
     from starlette.middleware.trustedhost import TrustedHostMiddleware
 
-    service = _Service(*open_heads(heads, model, checkpoint), limits or Limits())
+    service = _Service(*open_heads(heads, model, checkpoint), limits or Limits(), watch)
 
     @asynccontextmanager
     async def life(_: FastAPI) -> AsyncIterator[None]:
         yield
         service.batcher.close()
+        service.keep_watch()
 
     app = FastAPI(title="repulse", version=__version__, lifespan=life, docs_url=None, redoc_url=None)
     app.add_middleware(TrustedHostMiddleware, allowed_hosts=[h for h in hosts if ":" not in h])
@@ -100,10 +108,13 @@ POLICY = (
 class _Service:
     """An ensemble that answers requests, and counts them."""
 
-    def __init__(self, ensemble: Ensemble, prepare: Prepare, opening: Opening, limits: Limits) -> None:
+    def __init__(
+        self, ensemble: Ensemble, prepare: Prepare, opening: Opening, limits: Limits, state: str | Path | None
+    ) -> None:
         self.ensemble, self.prepare, self.opening, self.limits = ensemble, prepare, opening, limits
         self.batcher = Batcher(self._run, opening.batch_size, limits.waiting)
-        self.watch = ensemble.gate().watch() if ensemble.has_gate else None
+        self.state, self.watch = state, _watch_of(ensemble, state)
+        self.kept = 0 if self.watch is None else self.watch.seen
         self.statuses: Counter[int] = Counter()
         self.samples, self.seconds, self.epistemic = 0, 0.0, 0.0
 
@@ -165,6 +176,12 @@ class _Service:
             lines += [f"# TYPE repulse_{name} {kind}", f"repulse_{name} {value}"]
         return "\n".join(lines) + "\n" + ("" if self.watch is None else self.watch.metrics())
 
+    def keep_watch(self) -> None:
+        """Write the state of the watch, if there is a file for it."""
+        if self.watch is not None and self.state is not None:
+            self.watch.save(self.state)
+            self.kept = self.watch.seen
+
     def _run(self, values: list[Any]) -> Prediction:
         return self.ensemble.predict(self._prepared(values), progress=False)
 
@@ -187,9 +204,21 @@ class _Service:
         if self.watch is not None:
             decision = self.watch.gate.decide(prediction)
             self.watch.update(decision)
+            if self.watch.seen - self.kept >= KEEP_EVERY:
+                self.keep_watch()
             for one, record in zip(told, decision.records(), strict=True):
                 one |= {name: value for name, value in record.items() if name != "label"}
         return told
+
+
+def _watch_of(ensemble: Ensemble, state: str | Path | None) -> Watch | None:
+    """Return the watch that goes on from a file, or a new one; None without a gate."""
+    if not ensemble.has_gate:
+        if state is not None:
+            raise DataError(expected("watch", "None for heads without a gate (make one with `repulse gate`)", state))
+        return None
+    gate = ensemble.gate()
+    return gate.resume(state) if state is not None and Path(state).exists() else gate.watch()
 
 
 def _page(kind: str) -> str:

@@ -7,13 +7,16 @@ below what was promised would be found above it every other time.
 
 from __future__ import annotations
 
-import statistics
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
+from torch import Tensor
 
 from repulse import Promise
 from repulse.decide.calibration import Thresholds
+from repulse.decide.conformal import threshold
 from repulse_lab.decisions.pools import Rows, as_calibration
 
 SIZES = (100, 1000, 5000)
@@ -25,60 +28,64 @@ PROMISES = {
 """Tolerance in standard deviations of the target; a risk of 2 % for CLINC150, as 10 % held without abstaining."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Draws:
-    """What gates did over draws; shares of the samples of a pool.
+    """What gates did over draws, one entry for each; shares of the samples of a pool.
 
     Attributes:
         size: calibration samples.
-        false_alarms: mean share called foreign.
-        error: mean error rate among the accepted.
-        broken: share of draws in which that rate is above the risk.
-        coverage: mean share accepted.
-        nothing: share of draws in which no threshold could be shown to hold the risk.
-        missed: for each kind of set, mean share of targets outside.
+        false_alarms: share called foreign, `(draws,)`.
+        error: error rate among the accepted, `(draws,)`; zero if nothing is accepted.
+        coverage: share accepted, `(draws,)`.
+        held: whether a threshold was shown to hold the risk, `(draws,)`.
+        missed: for each kind of set, share of targets outside, `(draws,)`.
     """
 
     size: int
-    false_alarms: float
-    error: float
-    broken: float
-    coverage: float
-    nothing: float
-    missed: dict[str, float]
+    false_alarms: Tensor
+    error: Tensor
+    coverage: Tensor
+    held: Tensor
+    missed: dict[str, Tensor]
+
+    def means(self, promise: Promise) -> dict[str, Any]:
+        """Return means over draws, with the share of draws that break the risk, as plain numbers."""
+        columns = {name: getattr(self, name) for name in ("false_alarms", "error", "coverage", "held")}
+        columns["broken"] = self.error > (promise.risk or 1)
+        found: dict[str, Any] = {name: float(column.double().mean()) for name, column in columns.items()}
+        return {"size": self.size, **found, "missed": {kind: float(each.mean()) for kind, each in self.missed.items()}}
 
 
 def over_draws(pool: Rows, promise: Promise, size: int, draws: int) -> Draws:
     """Calibrate gates on draws from a pool, and measure each on all of it."""
     kinds = [kind for kind in ("lac", "aps", "raps", "normalised", "cqr") if kind in pool]
-    rows = {kind: as_calibration(pool, kind) for kind in kinds}
-    first, found = rows[kinds[0]], []
+    rows = as_calibration(pool, kinds[0])
+    columns = ("false_alarms", "error", "coverage", "held", *kinds)
+    found = torch.empty(len(columns), draws, dtype=torch.float64)
     for seed in range(draws):
-        inside = torch.randint(len(first), (size,), generator=torch.Generator().manual_seed(seed))
-        held = Thresholds(promise, first[inside])
-        p_value = held.p_values(first.score, first.predicted)
-        foreign, accepted = p_value <= promise.false_alarms, held.accepts(first.score, first.doubt, p_value)
-        wrong = (first.error > (promise.tolerance or 0))[accepted]
-        error = float(wrong.double().mean()) if len(wrong) else 0.0
-        limits = {kind: Thresholds(promise, rows[kind][inside]).set_limit for kind in kinds}
-        missed = [float((rows[kind].set_score > limits[kind]).double().mean()) for kind in kinds]
-        shares = (float(foreign.double().mean()), error, float(error > (promise.risk or 1)))
-        found.append((*shares, float(accepted.double().mean()), float(held.chosen is None), *missed))
-    means = [statistics.fmean(column) for column in zip(*found, strict=True)]
-    false_alarms, error, broken, coverage, nothing = means[:5]
-    return Draws(size, false_alarms, error, broken, coverage, nothing, dict(zip(kinds, means[5:], strict=True)))
+        inside = torch.randint(len(rows), (size,), generator=torch.Generator().manual_seed(seed))
+        gate = Thresholds(promise, rows[inside])
+        p_value = gate.p_values(rows.score, rows.predicted)
+        accepted = gate.accepts(rows.score, rows.doubt, p_value)
+        wrong = (rows.error > (promise.tolerance or 0))[accepted]
+        limits = [threshold(pool[kind][inside], promise.alpha) for kind in kinds]
+        shares = [p_value <= promise.false_alarms, wrong, accepted, torch.tensor([gate.chosen is not None])]
+        shares += [pool[kind] > limit for kind, limit in zip(kinds, limits, strict=True)]
+        found[:, seed] = torch.stack([each.double().mean() if len(each) else each.sum() for each in shares])
+    measured = dict(zip(columns, found, strict=True))
+    missed = {kind: measured.pop(kind) for kind in kinds}
+    return Draws(size, **{**measured, "held": measured["held"] > 0}, missed=missed)
 
 
-def markdown(title: str, promise: Promise, every: list[Draws]) -> list[str]:
-    """Return one row per size: promised and realised."""
+def markdown(title: str, promise: Promise, every: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Return one row per size: promised and realised, in percent."""
     rows = []
     for one in every:
-        missed = ", ".join(f"{kind} {100 * share:.2f}" for kind, share in one.missed.items())
-        rows.append(
-            f"| {title} | {one.size:,} | {100 * one.false_alarms:.2f} | {100 * one.error:.2f} (at most "
-            f"{100 * (promise.risk or 1):g}) | {100 * one.broken:.1f} | {100 * one.coverage:.1f} | "
-            f"{100 * one.nothing:.1f} | {missed} |"
-        )
+        missed = ", ".join(f"{kind} {100 * share:.2f}" for kind, share in one["missed"].items())
+        cells = [title, f"{one['size']:,}", f"{100 * one['false_alarms']:.2f}"]
+        cells += [f"{100 * one['error']:.2f} (at most {100 * (promise.risk or 1):g})", f"{100 * one['broken']:.1f}"]
+        cells += [f"{100 * one['coverage']:.1f}", f"{100 * (1 - one['held']):.1f}", missed]
+        rows.append(f"| {' | '.join(cells)} |")
     return rows
 
 

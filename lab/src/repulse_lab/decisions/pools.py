@@ -31,6 +31,7 @@ from repulse_lab import data
 from repulse_lab.data.corruptions import KINDS, corrupt
 from repulse_lab.defaults.images import WEIGHTS, bytes_of, labelled, normalise, svhn_crops
 from repulse_lab.defaults.problem import Samples
+from repulse_lab.defaults.run import code_digest
 from repulse_lab.defaults.tables import one_column_outside, standardised
 from repulse_lab.defaults.texts import _classifier, _texts, tokens
 from repulse_lab.defaults.training import Schedule, trained_network
@@ -117,11 +118,14 @@ def _pools(
                 made.append(retrofit(model, train, validation=validation, recipe=Recipe(task=task), progress=False))
         return made[0]
 
-    return {name: kept(name, lambda samples=samples: _rows(ensemble(), samples())) for name, samples in sets.items()}
+    return {
+        name: kept(name, lambda samples=samples: predicted_rows(ensemble(), samples()))
+        for name, samples in sets.items()
+    }
 
 
-def _rows(ensemble: Ensemble, samples: Samples) -> Rows:
-    """Predict samples; without targets, as if the predictions were right."""
+def predicted_rows(ensemble: Ensemble, samples: Samples) -> Rows:
+    """Predict samples, and return what gates keep of it; without targets, as if the predictions were right."""
     found: list[Rows] = []
     for batch in samples:
         prediction = ensemble.predict(batch[0] if samples.targets is not None else batch).cpu()
@@ -145,10 +149,10 @@ def as_calibration(rows: Rows, kind: str) -> Calibration:
 
 
 def pools_of(problem: str, root: Path, folder: Path) -> Pools:
-    """Return the pools of a problem, each from its file or, if there is none, predicted anew."""
+    """Return the pools of a problem, each from its file or, if this version of the library has none, predicted."""
 
     def kept(name: str, compute: Callable[[], Rows]) -> Rows:
-        path = folder / "pools" / f"{problem}-{name.replace(' ', '-')}.safetensors"
+        path = folder / "pools" / code_digest() / f"{problem}-{name.replace(' ', '-')}.safetensors"
         if not path.exists():
             write_whole(path, save({key: value.contiguous() for key, value in compute().items()}))
         return load_file(path)
