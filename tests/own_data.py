@@ -23,6 +23,11 @@ def number_network() -> nn.Module:
     return nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 1))
 
 
+def two_network() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
+
+
 def image_network() -> tuple[nn.Module, object]:
     torch.manual_seed(0)
     pool = (nn.AdaptiveAvgPool2d(1), nn.Flatten())

@@ -81,7 +81,7 @@ def fit(
             last_layer=last_layer,
             recipe=recipe,
             cache=cache or out / "features",
-            class_names=names if task is options.Task.classification else None,
+            class_names=names if task is not options.Task.regression else None,
             device=device,
             progress=shows_progress(),
         )

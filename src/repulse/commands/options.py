@@ -36,7 +36,10 @@ Text = Annotated[str | None, typer.Option(help="Column of texts. [default: found
 PathColumn = Annotated[
     str | None, typer.Option("--path", help="Column of image files. [default: found by name]", metavar="COLUMN")
 ]
-Label = Annotated[str | None, typer.Option(help="Column of labels. [default: found by name]", metavar="COLUMN")]
+Label = Annotated[
+    str | None,
+    typer.Option(help="Column of labels; several, separated by commas. [default: found by name]", metavar="COLUMN"),
+]
 Key = Annotated[
     str | None, typer.Option(help="Column that identifies samples. [default: found by name]", metavar="COLUMN")
 ]
@@ -50,6 +53,7 @@ class Task(StrEnum):
     """What the network predicts."""
 
     classification = "classification"
+    multilabel = "multilabel"
     regression = "regression"
 
 

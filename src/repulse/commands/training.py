@@ -83,14 +83,19 @@ class Training:
 
 
 def _classes(file: Path | None, network: Network, samples: Samples, task: options.Task) -> tuple[str, ...] | None:
-    """Return the names by which labels are understood: told, those of the network, or those in the data, sorted."""
+    """Return the names by which labels are understood: told, those of the network, or those in the data, sorted.
+
+    Of several labels, those of their columns.
+    """
     if file is not None:
         try:
             return tuple(read_regular(file, 2**24).decode().removesuffix("\n").split("\n"))
         except (OSError, UnicodeDecodeError) as reason:
             wanted = "a text file with the name of a class in each line"
             raise DataError(expected("--classes", wanted, file)) from reason
-    if samples.labels is None or task is not options.Task.classification:
+    if task is options.Task.multilabel and samples.columns.label is not None and "," in samples.columns.label:
+        return tuple(name.strip() for name in samples.columns.label.split(","))
+    if samples.labels is None or task is not options.Task.classification or samples.labels.ndim > 1:
         return None
     found, known = classes_of(samples.labels), network.class_names
     if found is None:

@@ -46,21 +46,27 @@ def classes_of(labels: np.ndarray) -> list[str] | None:
 
 
 def targets_of(samples: Samples, task: str, classes: Sequence[str] | None) -> Tensor:
-    """Return the targets of samples: numbers of classes, or for regression the labels themselves.
+    """Return the targets of samples: numbers of classes, otherwise their labels, of which each may have several.
 
     Args:
         samples: with labels.
-        task: "classification" or "regression".
+        task: "classification", "multilabel" or "regression".
         classes: their names in the order of the network's outputs; None if labels are numbers of classes.
     """
     labels = samples.labels
     if labels is None:
         wanted = "labelled, by folders of classes or a column that --label names"
         raise DataError(expected(samples.name, wanted, "no labels"))
-    if task == "regression":
-        if labels.dtype.kind not in "fiub":
-            raise DataError(expected(f"the labels of {samples.name}", "numbers, for a regression", repr(labels[0])))
+    if task != "classification":
+        wanted = (
+            "numbers, for a regression" if task == "regression" else "0 or 1 in several columns, for several labels"
+        )
+        if labels.dtype.kind not in "fiub" or (task == "multilabel" and labels.ndim != 2):
+            raise DataError(expected(f"the labels of {samples.name}", wanted, repr(labels[0])))
         return torch.from_numpy(labels.astype(np.float32))
+    if labels.ndim != 1:
+        got = f"{labels.shape[1]} of each sample (for several labels say --task multilabel)"
+        raise DataError(expected(f"the labels of {samples.name}", "one class of each", got))
     if labels.dtype.kind == "f":
         got = "numbers with fractions (for a regression say --task regression)"
         raise DataError(expected(f"the labels of {samples.name}", "classes", got))

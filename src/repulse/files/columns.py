@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -28,7 +29,8 @@ class Columns:
     Attributes:
         text: of texts.
         path: of the paths of images, relative to the table, or of their bytes.
-        label: of classes or of numbers to predict.
+        label: of classes or of numbers to predict; of several labels or numbers, names separated by commas, unless each
+            cell holds a list of them.
         key: of what identifies a sample in scores; without one, the path or the number of the row does.
         features: of numbers, in the order in which the network takes them.
     """
@@ -50,8 +52,10 @@ class Columns:
         for option in ("text", "path", "label", "key"):
             self._check(option, schema, name)
         label = self.label or _named(schema, LABELS, {self.text, self.path, self.key})
-        key = self.key or _named(schema, KEYS, {self.text, self.path, label})
-        known = replace(self, label=label, key=key)
+        known = replace(self, label=label)
+        labels = known.labels_in(schema.names)
+        key = self.key or _named(schema, KEYS, {self.text, self.path, label, *labels})
+        known = replace(known, key=key)
         kind = kind or known._kind(schema)
         if kind == "texts":
             text = self.text or known._only_strings(schema, TEXTS)
@@ -64,13 +68,20 @@ class Columns:
                 raise DataError(expected("--path", f"the column of {name} that holds images", _several(schema)))
             return replace(known, path=path, text=None, features=None), kind
         features = self.features or tuple(
-            f.name for f in schema if f.name not in (label, key) and (_is_number(f.type) or _is_row(f.type))
+            f.name for f in schema if f.name not in (*labels, key) and (_is_number(f.type) or _is_row(f.type))
         )
         missing = [feature for feature in features if feature not in schema.names]
         if missing or not features:
             got = f"none called {missing[0]!r}" if missing else _several(schema)
             raise DataError(expected(f"the columns of {name}", "numbers, those that the network takes", got))
         return replace(known, features=features, text=None, path=None), kind
+
+    def labels_in(self, names: Sequence[str]) -> tuple[str, ...]:
+        """Return which of some columns hold labels: the one that is named, or all of several; none if one lacks."""
+        if self.label is None or self.label in names:
+            return (self.label,) if self.label is not None else ()
+        several = tuple(name.strip() for name in self.label.split(","))
+        return several if set(several) <= set(names) else ()
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data."""
@@ -90,7 +101,7 @@ class Columns:
     def _kind(self, schema: pa.Schema) -> Kind:
         if self.text or self.path:
             return "texts" if self.text else "images"
-        taken = {self.label, self.key}
+        taken = {*self.labels_in(schema.names), self.key}
         by_name = {kind: _named(schema, names, taken) for kind, names in (("images", PATHS), ("texts", TEXTS))}
         for kind, column in by_name.items():
             if column is not None and not _is_number(schema.field(column).type):
@@ -100,7 +111,7 @@ class Columns:
 
     def _only_strings(self, schema: pa.Schema, names: tuple[str, ...]) -> str | None:
         """Return the column with one of these names, or the only one of strings (or bytes) that is nothing else."""
-        taken = {self.label, self.key}
+        taken = {*self.labels_in(schema.names), self.key}
         found = _named(schema, names, taken)
         others = [f.name for f in schema if f.name not in taken and not _is_number(f.type) and not _is_row(f.type)]
         return found or (others[0] if len(others) == 1 else None)

@@ -51,7 +51,7 @@ class Samples:
         kind: what they are.
         values: paths (or bytes) of images, strings, or an array whose rows are the samples.
         keys: what identifies each: a sequence of strings or integers, or the column of the table.
-        labels: strings, integers or floats; None if there are none.
+        labels: strings, integers or floats, or several numbers of each; None if there are none.
         key_name: name of the keys in scores.
         columns: what the columns of the table are, if it was one.
         name: of the source, for messages.
@@ -144,9 +144,7 @@ def table_samples(table: pa.Table, columns: Columns, kind: Kind | None, path: Pa
         values = [_image_in(value, path) for value in _whole(table, columns.path, path)]
     else:
         values = _numbers(table, columns.features or (), path)
-    labels = None
-    if columns.label in table.column_names:
-        labels = np.asarray(_whole(table, columns.label, path))
+    labels = _labels(table, columns.labels_in(table.column_names), path)
     keys, key_name = _keys(table, columns, kind)
     return Samples(kind, values, keys, labels, key_name, columns, str(path))
 
@@ -238,6 +236,25 @@ def _whole(table: pa.Table, column: str | None, path: Path) -> list[Any]:
         got = f"{len(missing)} empty cells, first in row {missing[0]}"
         raise DataError(expected(f"the column {column!r} of {path}", "without empty cells", got))
     return values
+
+
+def _labels(table: pa.Table, names: Sequence[str], path: Path) -> np.ndarray | None:
+    """Return the labels of each row: of several columns as numbers, with NaN in empty cells; None without columns."""
+    if not names:
+        return None
+    if len(names) == 1:
+        values = _whole(table, names[0], path)
+        if not (values and isinstance(values[0], list)):
+            return np.asarray(values)
+        values = list(zip(*values, strict=True)) if len(set(map(len, values))) == 1 else [("lists of other lengths",)]
+    else:
+        values = [table.column(name).to_pylist() for name in names]
+    try:
+        columns = [np.asarray([np.nan if v is None else v for v in column], dtype=np.float32) for column in values]
+    except (ValueError, TypeError) as reason:
+        wanted = "numbers, as many in each row"
+        raise DataError(expected(f"the labels {', '.join(names)} of {path}", wanted, reason)) from reason
+    return np.stack(columns, axis=1)
 
 
 def _image_in(value: Any, table: Path) -> Path | bytes:

@@ -151,7 +151,7 @@ class Prediction(ABC):
         with needs("pandas", extra="files"):
             from pandas import DataFrame
 
-        return DataFrame(self._columns(class_names))
+        return DataFrame(self.columns(class_names))
 
     def plot(self, targets: Tensor | None = None, path: str | Path | None = None) -> Figure:
         """Plot the predictions: classes as a map of both uncertainties, numbers with their intervals.
@@ -177,7 +177,7 @@ class Prediction(ABC):
     def _panels(self, targets: Tensor | None) -> Figure:
         raise DataError(expected("predictions for a picture", "of classes or of numbers", type(self).__name__))
 
-    def _columns(self, class_names: Sequence[str] | None = None) -> dict[str, Any]:
+    def columns(self, class_names: Sequence[str] | None = None) -> dict[str, Any]:
         """Return the columns of a table: those of the kind of prediction, and the three uncertainties."""
         found = self._answers(class_names)
         for name in ("aleatoric", "epistemic", "total"):
@@ -191,7 +191,7 @@ class Prediction(ABC):
         """Return the first predictions as a table."""
         few = self[:8]
         try:
-            columns = few._columns()
+            columns = few.columns()
         except DataError:
             return f"<code>{escape(repr(self))}</code>"
         rows = zip(*columns.values(), strict=True)

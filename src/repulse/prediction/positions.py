@@ -99,7 +99,7 @@ class PositionPrediction(Prediction):
     def target_shape(self) -> tuple[int, ...]:
         return tuple(self.entropies.shape)
 
-    def _columns(self, class_names: Sequence[str] | None = None) -> dict[str, Any]:
+    def columns(self, class_names: Sequence[str] | None = None) -> dict[str, Any]:
         """Return means over positions: a row for each input."""
         parts: tuple[Part, ...] = ("aleatoric", "epistemic", "total")
         return {part: as_columns(part, self.of_inputs(part))[part] for part in parts}

@@ -21,7 +21,7 @@ from repulse.files.batches import Batches, Prepare
 from repulse.files.columns import Columns
 from repulse.files.opening import Opening, open_heads
 from repulse.files.samples import Samples, read_samples
-from repulse.prediction import ClassPrediction, Prediction, RegressionPrediction
+from repulse.prediction import ClassPrediction, MultilabelPrediction, Prediction, RegressionPrediction
 from repulse.scale.tasks import Settings, Task
 
 if TYPE_CHECKING:
@@ -92,12 +92,15 @@ def table_of(
     elif isinstance(prediction, RegressionPrediction):
         columns["mean"] = _array(prediction.mean)
         columns["std"] = _array(prediction.total.sqrt())
-    for name in ("aleatoric", "epistemic", "total"):
-        columns[name] = _array(getattr(prediction, name))
+    if columns.keys() - {samples.key_name}:
+        columns |= {name: _array(getattr(prediction, name)) for name in ("aleatoric", "epistemic", "total")}
+    else:  # several labels, or several numbers: a column of each number
+        columns |= {name: pa.array(values) for name, values in prediction.columns(names).items()}
+        columns["score"] = _array(prediction.score)
     if decision is not None:
         columns["decision"] = pa.array(list(decision.action))
         columns["p_value"] = _array(decision.p_value)
-    if probs and isinstance(prediction, ClassPrediction):
+    if probs and isinstance(prediction, ClassPrediction | MultilabelPrediction):
         flat = _array(prediction.probs.flatten())
         columns["probs"] = pa.FixedSizeListArray.from_arrays(flat, prediction.probs.shape[1])
     return pa.table(columns)

@@ -122,7 +122,7 @@ class _Service:
         """Predict for some samples, in a batch with those of other requests."""
         prediction = await self.batcher(values)
         self.samples += len(prediction)
-        self.epistemic += float(prediction.epistemic.sum())
+        self.epistemic += float(prediction.score.sum())  # one number per input of every kind
         return self._told(prediction)
 
     async def reasons(self, values: Sequence[Any]) -> list[dict[str, Any]]:
@@ -190,12 +190,16 @@ class _Service:
 
     def _told(self, prediction: Prediction) -> list[dict[str, Any]]:
         names = ("aleatoric", "epistemic", "total")
-        columns = {name: getattr(prediction, name).tolist() for name in names}
+        known = self.ensemble.class_names or self.opening.classes
         if isinstance(prediction, RegressionPrediction):
-            columns = {"mean": prediction.mean.tolist(), "std": prediction.total.sqrt().tolist(), **columns}
+            columns = {"mean": prediction.mean.tolist(), "std": prediction.total.sqrt().tolist()}
+            columns |= {name: getattr(prediction, name).tolist() for name in names}
+        elif isinstance(prediction, ClassPrediction):
+            columns = {name: getattr(prediction, name).tolist() for name in names}
+        else:
+            columns = {name: np.asarray(values).tolist() for name, values in prediction.columns(known).items()}
         told = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
         if isinstance(prediction, ClassPrediction):
-            known = self.ensemble.class_names or self.opening.classes
             best = prediction.probs.topk(min(TOP, prediction.probs.shape[1]), dim=1)
             for one, probs, labels in zip(told, best.values.tolist(), best.indices.tolist(), strict=True):
                 classes = [str(i) if known is None else known[i] for i in labels]
