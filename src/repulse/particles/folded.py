@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from repulse.particles.centred import CentredHeads
 from repulse.particles.distance import LARGEST, SMALLEST
+from repulse.particles.growth import ClassGaussians, Growth, measures_of
 
 
 class FoldedHeads(nn.Module):
@@ -26,6 +27,10 @@ class FoldedHeads(nn.Module):
     averages: Float[Tensor, "k c"]
     smallest: Float[Tensor, " c"]
     column_weight: Float[Tensor, "c m"]
+    growth_usual: Float[Tensor, "2 g"]
+    class_factors: Float[Tensor, "K r r"]
+    class_means: Float[Tensor, "K r"]
+    class_offsets: Float[Tensor, " K"]
 
     def __init__(self, heads: CentredHeads) -> None:
         super().__init__()
@@ -40,7 +45,11 @@ class FoldedHeads(nn.Module):
             "averages": heads.distance_averages / unit,  # of squares, such that the largest is one where release begins
             "smallest": SMALLEST / unit,
             "column_weight": column_weight.T.contiguous(),
+            "growth_usual": heads.growth_usual.clone(),
+            **{name: getattr(heads, name) for name in ("class_factors", "class_means", "class_offsets")},
         }
+        if heads.growth_usual.shape[1]:
+            buffers["growth_usual"][0, 0] -= unit[0].log()
         for name, value in buffers.items():
             self.register_buffer(name, value)
 
@@ -48,11 +57,18 @@ class FoldedHeads(nn.Module):
         """Return what `CentredHeads` returns, up to rounding."""
         made = nn.functional.linear(x.to(self.shift.dtype) - self.shift, self.weight, self.bias)
         linear, coordinates = made.split(self.widths, dim=1)
-        squares = coordinates.clamp(-LARGEST, LARGEST).square() @ self.averages
+        coordinates = coordinates.clamp(-LARGEST, LARGEST)
+        squares = coordinates.square() @ self.averages
         release = self.centre.let_go(squares.amax(dim=1).clamp_min(1.0))
-        outputs = torch.addmm(linear, squares.maximum(self.smallest).log(), self.column_weight)
+        logs = squares.maximum(self.smallest).log()
+        outputs = torch.addmm(linear, logs, self.column_weight)
         n, o = self.count, self.task.compared_outputs
         deviations = outputs[:, o : o + n * o].unflatten(1, (n, o)).transpose(0, 1)
+        if self.growth_usual.shape[1]:
+            parts = self.class_factors, self.class_means, self.class_offsets
+            gaussians = ClassGaussians(*parts) if len(self.class_offsets) else None
+            grown = Growth(self.growth_usual, gaussians)(measures_of(logs, coordinates, gaussians))
+            deviations = grown.unsqueeze(1) * deviations
         placed = self.task.around(outputs[:, :o], deviations, release, self.centre.temperature)
         if o == self.task.outputs:
             return placed

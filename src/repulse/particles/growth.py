@@ -87,9 +87,10 @@ class ClassGaussians:
     def __call__(self, coordinates: Float[Tensor, "B k"]) -> Float[Tensor, " B"]:
         """Return the negative log density, but for a constant."""
         classes, axes = self.means.shape
-        products = coordinates[:, :axes] @ self.factors.reshape(classes * axes, axes).T
-        squares = (products.view(len(products), classes, axes) - self.means).square().sum(dim=2)
-        return -torch.logsumexp(self.offsets - squares / 2, dim=1)
+        factors = self.factors.reshape(classes * axes, axes)
+        centred = torch.addmm(self.means.flatten(), coordinates[:, :axes], factors.T, beta=-1)
+        squares = centred.unflatten(1, (classes, axes)).square().sum(dim=2)
+        return -torch.logsumexp(torch.add(self.offsets, squares, alpha=-0.5), dim=1)
 
 
 @dataclass(frozen=True, eq=False)
