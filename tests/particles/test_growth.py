@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.distributions import MultivariateNormal
 
-from repulse import Recipe, fit_heads
+from repulse import Recipe, _mapped, fit_heads
 from repulse.particles import growth
 from repulse.particles.growth import ClassGaussians, Growth, measures_of
 
@@ -100,6 +100,19 @@ def test_inputs_between_the_classes_are_strange():
     assert float(measures_of(*parts, None).max()) < float(heads.growth_usual[0, 0]) - 2
     assert float(measures_of(*parts, heads.gaussians)[:, 1].min()) > float(heads.growth_usual[0, 1])
     assert float(grown.min()) > 0
+
+
+def test_features_that_are_read_in_parts_give_the_same_gaussians(monkeypatch):
+    rows, targets = two_classes(1000)
+    layer = normal(2, 3, seed=7), normal(2, seed=8)
+
+    def gaussians():
+        heads = fit_heads(rows, targets, 3 * rows, Recipe(heads=3, epochs=1), start=layer, progress=False)
+        return heads.gaussians
+
+    whole = gaussians()
+    monkeypatch.setattr(_mapped, "MAX_ELEMENTS", 20)
+    torch.testing.assert_close(vars(gaussians()), vars(whole), rtol=1e-3, atol=1e-4)
 
 
 def test_positions_have_no_gaussians():

@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -97,9 +97,14 @@ class Unseen:
 def gaussians_of(distances: DistanceColumns, features: Tensor, targets: Tensor, classes: int) -> ClassGaussians | None:
     """Compute the Gaussians of classes along the axes of all features."""
     axes = int(distances.ends[distances.bands - 1])
-    parts = zip(row_chunks(features), row_chunks(targets), strict=True)
-    rows = ((distances.coordinates(part)[:, :axes], of) for part, of in parts)
-    return ClassGaussians.of(rows, classes)
+
+    def rows() -> Iterator[tuple[Tensor, Tensor]]:
+        begin = 0
+        for part in row_chunks(features):
+            yield distances.coordinates(part)[:, :axes], targets[begin : begin + len(part)]
+            begin += len(part)
+
+    return ClassGaussians.of(rows(), classes)
 
 
 def release_of(distances: DistanceColumns, features: Tensor, taps: int, validation: Validation | None) -> Release:
