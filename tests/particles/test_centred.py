@@ -99,6 +99,7 @@ def test_deviations_of_classes_have_grown_and_those_of_numbers_grow_with_the_rel
     growth = torch.ones(200)
     if task == "classification":
         growth = Growth(heads.growth_usual, heads.gaussians)(measures_of(logs, coordinates, heads.gaussians))
+        torch.testing.assert_close(heads.growth(far), growth)
         assert float(growth.median()) > 1.2
     wanted = growth.unsqueeze(1) * (fitted - fitted.mean(dim=0))
     torch.testing.assert_close(found - found.mean(dim=0), wanted, rtol=1e-3, atol=1e-5)

@@ -56,7 +56,7 @@ def evidence(ledger: Ledger, positions: Float[Tensor, "B c H W"]) -> Float[Tenso
     """Return the share of each position in the disagreement of each input."""
     channels = positions.shape[1]
     weight, middle = ledger.weight[..., :channels], ledger.middle[:channels]
-    pull = torch.einsum("nbo,noc->bc", ledger.whole / ledger.units, weight)
+    pull = torch.einsum("nbo,noc->bc", ledger.whole / ledger.units, weight) * ledger.grown.unsqueeze(1)
     away = (positions.double() - middle[:, None, None]) / positions[0, 0].numel()
     squares = (ledger.whole.square() / ledger.units).sum(dim=(0, 2))[:, None, None]
     return torch.where(squares > 0, torch.einsum("bc,bchw->bhw", pull, away) / squares, 0.0)

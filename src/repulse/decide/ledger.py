@@ -64,9 +64,10 @@ class Ledger:
         names: of the blocks, and "constant" at the end.
         parts: `(b, n, B, O)`, one for each name.
         whole: `(n, B, O)`, their sum.
-        weight: of each head, without what all have in common, `(n, O, c)`.
+        weight: of each head, without what all have in common and before deviations grow, `(n, O, c)`.
         middle: what counts as ordinary of each column, `(c,)`.
         units: variance in whose units outputs are compared, `(B, O)`; one where they have the same.
+        grown: factor by which the deviations of each input have grown, `(B,)`.
     """
 
     names: tuple[str, ...]
@@ -75,6 +76,7 @@ class Ledger:
     weight: Float[Tensor, "n O c"]
     middle: Float[Tensor, " c"]
     units: Float[Tensor, "B O"]
+    grown: Float[Tensor, " B"]
 
     @property
     def shares(self) -> Float[Tensor, "B b"]:
@@ -114,12 +116,13 @@ def ledger(
         for block in blocks
     ]
     constant = (bias + weight @ middle).unsqueeze(1).expand_as(parts[0])
-    stacked = torch.stack([*parts, constant])
+    grown = heads.growth(features).double() if isinstance(heads, CentredHeads) else torch.ones_like(away[:, 0])
+    stacked = torch.stack([*parts, constant]) * grown.unsqueeze(1)
     whole = stacked.sum(dim=0)
     units = torch.ones_like(whole[0])
     if isinstance(heads.task, Multiregression):
         units = heads.predict(features).aleatoric.double()
-    return Ledger((*(block.name for block in blocks), CONSTANT), stacked, whole, weight, middle, units)
+    return Ledger((*(block.name for block in blocks), CONSTANT), stacked, whole, weight, middle, units, grown)
 
 
 def _gain(heads: Heads) -> Float[Tensor, " #O"]:

@@ -188,10 +188,18 @@ class CentredHeads(Heads):
         known = self.network_weight.shape[1]
         network = torch.addmm(self.network_bias, x[:, :known], self.network_weight.T) if known else None
         if self.growth_usual.shape[1]:
-            gaussians = self.gaussians
-            growth = Growth(self.growth_usual, gaussians)(measures_of(logs, coordinates, gaussians))
-            heads = torch.lerp(heads.mean(dim=0), heads, growth.unsqueeze(1))
+            heads = torch.lerp(heads.mean(dim=0), heads, self._growth(logs, coordinates).unsqueeze(1))
         return heads, network, self.release(squares)
+
+    def growth(self, x: Float[Tensor, "B d"]) -> Float[Tensor, " B"]:
+        """Return the factor by which deviations of heads have grown."""
+        if not self.growth_usual.shape[1]:
+            return torch.ones_like(x[:, 0])
+        return self._growth(self.distances(x), self.distances.coordinates(x))
+
+    def _growth(self, logs: Tensor, coordinates: Tensor) -> Tensor:
+        gaussians = self.gaussians
+        return Growth(self.growth_usual, gaussians)(measures_of(logs, coordinates, gaussians))
 
     def forward(self, x: Float[Tensor, "B d"]) -> Float[Tensor, "n B O"]:
         self.check_features(x)
