@@ -15,7 +15,7 @@ from repulse.particles.centre import Centre
 from repulse.particles.fast.likelihood import Gaussians
 from repulse.particles.fit_data import FitData, identity
 from repulse.particles.heads import Heads
-from repulse.particles.tasks import Multilabel, Multiregression
+from repulse.particles.tasks import Classification, Multilabel, Multiregression
 from repulse.particles.tasks.classification import SoftClassification
 from repulse.recipe import Recipe
 
@@ -190,3 +190,13 @@ def test_a_warm_start_of_several_targets_is_least_squares_from_where_the_heads_a
     assert task.log_variance == pytest.approx(left.log().tolist(), abs=1e-3)
     scale = torch.tensor([1.0, 2.0, 0.5])
     assert task.in_original_units(task, scale).log_variance == pytest.approx((left * scale**2).log().tolist(), abs=1e-3)
+
+
+def test_targets_may_be_probabilities_of_as_many_classes_as_there_are():
+    for classes in (None, K):
+        checked, task = Classification.from_targets(SHARES, N, Recipe(), classes)
+        assert checked is SHARES
+        assert task == SoftClassification(K)
+    for targets, classes in ((SHARES, K + 1), (SHARES[:-1], K), (torch.ones(N, 1), None)):
+        with pytest.raises(DataError, match=r"Expected `targets` to be of shape .*, probabilities of classes"):
+            Classification.from_targets(targets, N, Recipe(), classes)
