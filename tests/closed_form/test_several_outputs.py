@@ -53,6 +53,12 @@ def test_unknown_labels_take_no_part():
     assert_close(task.nll(outputs, LABELS.double()), by_hand.sum(dim=2).mean(dim=1))
 
 
+def test_the_log_odds_of_labels_are_those_among_the_known_and_one_more_of_each():
+    targets = torch.tensor([[1.0, 0.0], [1.0, 0.0], [1.0, torch.nan], [0.0, 0.0]])
+    _, task = Multilabel.from_targets(targets, 4, Recipe(), None)
+    assert task.log_odds == pytest.approx((math.log(4 / 2), math.log(1 / 4)))
+
+
 def test_targets_of_labels_have_a_row_for_each_sample_and_a_column_for_each_label():
     for targets, classes in ((LABELS[:-1], None), (LABELS[:, 0], None), (LABELS, K + 1)):
         with pytest.raises(DataError, match="Expected `targets` to be of shape"):
