@@ -18,7 +18,7 @@ from repulse import Recipe, RepulseError, metrics
 from repulse.repulsion import UniformBox
 
 pytestmark = pytest.mark.filterwarnings("ignore")
-FEW, SOME = (settings(max_examples=count, deadline=None) for count in (10, 50))
+FEW, SOME = (settings(max_examples=count, deadline=None, derandomize=True, database=None) for count in (6, 40))
 X, Y = normal(24, 4), torch.arange(24) % 3
 QUICK = Recipe(epochs=1, heads=2, repulsion_samples=20)
 BATCHES = list(zip(X.split(8), Y.split(8), strict=True))

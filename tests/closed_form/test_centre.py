@@ -196,6 +196,29 @@ def test_the_interval_holds_its_share_of_any_noise(tail):
     assert float(mass) == pytest.approx(0.975, abs=1e-9)
 
 
+def noise_cost(r, e, factor, share, tail):
+    """The cost of one point of the grid, sample by sample; residuals are in units of their root mean square."""
+    r, typical, cost, inside = r / r.square().mean().sqrt(), float(e.median()), 0.0, 0
+    for residual, disagreement in zip(r.tolist(), e.tolist(), strict=True):
+        variance = factor * ((1 - share) + share * disagreement / typical)
+        parts = [math.exp(-(residual**2) / (2 * variance * m)) / math.sqrt(m * variance) for m in tail_factors(tail)]
+        cost -= math.log(sum(parts) / len(parts))
+        inside += abs(residual) <= interval_factor(tail) * math.sqrt(variance)
+    surprise = (inside - 0.95 * len(r)) ** 2 / (2 * len(r) * 0.95 * 0.05 + 1)
+    return cost + surprise + math.log(share / 0.1) ** 2 / 2 + (3 / tail) ** 2 / 2
+
+
+@pytest.mark.parametrize("share", [0.05, 0.35])
+def test_the_noise_is_the_one_of_least_cost(share):
+    r, e = random(25) * (1 + 3 * uniform(25, seed=1)), 0.1 + uniform(25, seed=2)
+    r[3] = 8.0
+    factors = torch.linspace(math.log(0.05), math.log(4.0), 33, dtype=torch.float64).exp().tolist()
+    costs = {tail: min(noise_cost(r, e, factor, share, tail) for factor in factors) for tail in TAILS}
+    found = choose_noise(r, e, (share,))
+    assert found.tail == min(costs, key=costs.__getitem__)
+    assert found.cost == pytest.approx(costs[found.tail])
+
+
 def test_noise_and_share_are_those_that_made_the_residuals():
     disagreement = 4 * uniform(20_000, seed=1)
     noise = Noise(2.0, 0.35, GAUSSIAN, float(disagreement.median()))

@@ -244,3 +244,12 @@ def test_nothing_needs_or_keeps_a_graph():
     x = random(4, 3).requires_grad_()
     pairs = evaluate(x, "rbf", "median")
     assert not any(t.requires_grad for t in (pairs.x, pairs.k, pairs.bandwidth, pairs.slope))
+
+
+@every_kernel
+@pytest.mark.parametrize(("units", "repels"), [(32, False), (128, True)])
+def test_particles_coincide_up_to_sixty_four_units_in_the_last_place_of_each_coordinate(kernel, units, repels):
+    """Of as many as there are: the threshold grows with the number of coordinates as the distance does."""
+    x = torch.ones(2, 16, dtype=torch.float64)
+    x[1] += units * torch.finfo(x.dtype).eps
+    assert bool(evaluate(x, kernel, "median_offdiagonal").slope.abs().amax() > 0) == repels

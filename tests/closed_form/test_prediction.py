@@ -15,7 +15,7 @@ from torch.testing import assert_close
 
 from repulse.functional import entropy, expected_entropy, mean_log_probs, mutual_information
 from repulse.particles.tasks import Classification, Regression
-from repulse.prediction import ClassPrediction, Prediction, RegressionPrediction
+from repulse.prediction import ClassPrediction, MultiregressionPrediction, Prediction, RegressionPrediction
 from repulse.prediction import uncertainty as module
 
 from .naive import random
@@ -238,3 +238,14 @@ def test_gradients_flow_through_both_parts_each_time():
     found.aleatoric.sum().backward(retain_graph=True)
     found.epistemic.sum().backward()
     assert logits.grad.abs().sum() > 0
+
+
+@pytest.mark.parametrize("kind", [RegressionPrediction, MultiregressionPrediction])
+def test_means_whose_squares_overflow_have_the_largest_variance_there_is(kind):
+    """Far from the data linear heads differ by more than single precision can square."""
+    shape = (3, 2) if kind is RegressionPrediction else (3, 2, 1)
+    means = torch.tensor([[-1e30, 1.0], [0.0, 2.0], [1e30, 3.0]]).view(shape)
+    p = kind(means, torch.ones(shape))
+    assert bool(p.total.isfinite().all())
+    assert bool(p.std.isfinite().all())
+    assert_close(p.epistemic.flatten(), torch.tensor([torch.finfo(torch.float32).max / 2, 2 / 3]))

@@ -15,7 +15,7 @@ from repulse.particles.centre import Centre
 from repulse.particles.fast.likelihood import Gaussians
 from repulse.particles.fit_data import FitData, identity
 from repulse.particles.heads import Heads
-from repulse.particles.tasks import Multilabel, Multiregression
+from repulse.particles.tasks import Classification, Multilabel, Multiregression
 from repulse.particles.tasks.classification import SoftClassification
 from repulse.recipe import Recipe
 
@@ -51,6 +51,12 @@ def test_unknown_labels_take_no_part():
     by_hand = torch.nn.functional.binary_cross_entropy_with_logits(outputs, known.expand(4, -1, -1), reduction="none")
     by_hand[:, LABELS.isnan()] = 0
     assert_close(task.nll(outputs, LABELS.double()), by_hand.sum(dim=2).mean(dim=1))
+
+
+def test_the_log_odds_of_labels_are_those_among_the_known_and_one_more_of_each():
+    targets = torch.tensor([[1.0, 0.0], [1.0, 0.0], [1.0, torch.nan], [0.0, 0.0]])
+    _, task = Multilabel.from_targets(targets, 4, Recipe(), None)
+    assert task.log_odds == pytest.approx((math.log(4 / 2), math.log(1 / 4)))
 
 
 def test_targets_of_labels_have_a_row_for_each_sample_and_a_column_for_each_label():
@@ -190,3 +196,13 @@ def test_a_warm_start_of_several_targets_is_least_squares_from_where_the_heads_a
     assert task.log_variance == pytest.approx(left.log().tolist(), abs=1e-3)
     scale = torch.tensor([1.0, 2.0, 0.5])
     assert task.in_original_units(task, scale).log_variance == pytest.approx((left * scale**2).log().tolist(), abs=1e-3)
+
+
+def test_targets_may_be_probabilities_of_as_many_classes_as_there_are():
+    for classes in (None, K):
+        checked, task = Classification.from_targets(SHARES, N, Recipe(), classes)
+        assert checked is SHARES
+        assert task == SoftClassification(K)
+    for targets, classes in ((SHARES, K + 1), (SHARES[:-1], K), (torch.ones(N, 1), None)):
+        with pytest.raises(DataError, match=r"Expected `targets` to be of shape .*, probabilities of classes"):
+            Classification.from_targets(targets, N, Recipe(), classes)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
+import importlib.util
 import json
 import re
 import shutil
 import sys
+import warnings
 
 import numpy as np
 import pytest
@@ -13,13 +16,16 @@ import torch
 from pyarrow import csv, parquet
 from typer.testing import CliRunner
 
+import own_data
 import repulse
 from own_data import rows_network, write_images, write_rows, write_texts
 from repulse import cli
 from repulse.backbone.split import Backbone
-from repulse.commands.language import in_words_of_commands
+from repulse.commands.language import in_words_of_commands, warnings_as_lines
+from repulse.commands.pictures import training_samples
 from repulse.commands.suggest import _next
-from repulse.files import Opening
+from repulse.commands.training import _whole_name
+from repulse.files import Opening, read_samples
 from repulse.files.opening import open_heads
 from repulse.suggest import Suggestion, Trial
 
@@ -232,3 +238,55 @@ def test_an_interruption_has_a_code_of_its_own(monkeypatch, capsys):
 
 def test_words():
     assert in_words_of_commands("`x` and `unknown` of `data`") == "DATA and `unknown` of DATA"
+
+
+def test_a_network_of_one_logit_is_measured_as_two_classes_and_labels_must_be_of_these(tmp_path, monkeypatch):
+    table = "a,b,c,d,label\n" + "".join(f"{i % 7},{i % 3},1,{-i % 5},{i % 2}\n" for i in range(40))
+    (tmp_path / "train.csv").write_text(table)
+    run("fit", "own_data:number_network", "train.csv", "--out", "heads")
+    there = importlib.util.find_spec
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "matplotlib" else there(name))
+    done = run("report", "heads", "--test", "train.csv", "--out", "report")
+    assert "no figures without matplotlib: pip install 'repulse[plots]'" in done.output
+    assert "<svg" not in (tmp_path / "report" / "index.html").read_text()
+    network, rows = own_data.number_network(), torch.from_numpy(table_values(tmp_path / "train.csv"))
+    right = ((network(rows)[:, 0] > 0).long() == torch.arange(40) % 2).float().mean()
+    alone = next(line for line in done.output.splitlines() if line.strip().startswith("network alone"))
+    assert f"{100 * float(right):.2f}" in alone
+    (tmp_path / "wrong.csv").write_text(table.replace(",0\n", ",2\n"))
+    done = run("report", "heads", "--test", "wrong.csv")
+    assert (done.exit_code, type(done.exception)) == (1, repulse.DataError)
+    assert str(done.exception) == "Expected the labels of --test to be between 0 and 1, but got values from 1 to 2."
+
+
+def test_warnings_of_others_are_left_as_they_are(capsys):
+    def warn():
+        with warnings_as_lines(repulse.PromiseWarning):
+            warnings.warn("of another library", UserWarning, stacklevel=1)
+            warnings.warn("`validation` is small", repulse.FitWarning, stacklevel=1)
+            warnings.warn("said elsewhere", repulse.PromiseWarning, stacklevel=1)
+
+    with pytest.warns(UserWarning, match="of another library"):
+        warn()
+    assert capsys.readouterr().err == "repulse: --validation is small\n"
+
+
+def test_training_samples_are_found_again_or_not(tmp_path):
+    path = write_rows(tmp_path / "rows.csv", 5)
+    columns = read_samples(path).columns
+    opening = Opening("own_data:rows_network", None, "rows", columns, sources={"data": str(path)})
+    found = training_samples(opening, 5)
+    assert found is not None
+    assert len(found) == 5
+    assert training_samples(opening, 6) is None  # rows were added since
+    path.unlink()
+    assert training_samples(opening, 5) is None
+    assert training_samples(dataclasses.replace(opening, sources={}), 5) is None
+
+
+def test_the_name_of_a_network_means_the_same_in_any_folder(tmp_path, monkeypatch):
+    (tmp_path / "net.py").touch()
+    (tmp_path / "folder").mkdir()
+    assert _whole_name("net.py:make") == f"{tmp_path / 'net.py'}:make"
+    assert _whole_name("folder") == str(tmp_path / "folder")
+    assert _whole_name("own_data:rows_network") == "own_data:rows_network"

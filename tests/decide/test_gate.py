@@ -126,6 +126,14 @@ def test_every_promise_is_said(ensemble):
     assert gate.basis.version == repulse.__version__
 
 
+@pytest.mark.parametrize("name", ["false_alarms", "risk", "delta", "alpha"])
+def test_shares_that_no_data_can_show_are_refused(name):
+    Promise(**{name: 1e-9}).samples_needed()
+    for share in (9e-10, 1e-310):
+        with pytest.raises(RecipeError, match=f"Expected `{name}` to be at least 1e-09"):
+            Promise(**{name: share})
+
+
 @pytest.mark.parametrize(("task", "got"), [("multilabel", "several labels"), ("regression", "several numbers")])
 def test_ensembles_with_several_outputs_are_refused(task, got):
     x = calibration(count=40).flatten(1)

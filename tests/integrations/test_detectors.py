@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import repulse
-from models import normal, perceptron
+from models import normal, perceptron, trained_perceptron
 from repulse import DataError, Recipe
 from repulse.integrations import openood
 from torchvision_operators import define_missing
@@ -104,7 +104,7 @@ def test_openood_runs_it_as_one_more_postprocessor(their_package, ensemble):
 
 def test_without_an_ensemble_its_setup_retrofits_the_net():
     """With OpenOOD missing, too: nothing of it is needed to call the class."""
-    net = perceptron()
+    net = trained_perceptron(X, Y)
     processor = openood.postprocessor(recipe=QUICK, progress=False)
     with pytest.raises(DataError, match="set up, by `setup` or with an `ensemble`"):
         processor.postprocess(net, X)

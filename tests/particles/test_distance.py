@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from repulse import DataError
+from repulse import DataError, Recipe
 from repulse.particles.calibrate import ENOUGH, release_of
 from repulse.particles.distance import DistanceColumns, Release
+from repulse.particles.view import View
 from repulse.particles.whitening import Whitening
 
 
@@ -136,3 +137,16 @@ def test_plenty_of_validation_rows_decide_the_release_alone():
         rows = 2 * normal(count, 3, seed=1)
         found, alone = release_of(distances, features, 0, (rows, rows)), Release.of(distances.mean_squares(rows))
         assert torch.equal(found.quantiles, alone.quantiles) == (count == ENOUGH)
+
+
+def test_heads_see_distances_without_correlation_shrunk_towards_their_mean_variance():
+    """An axis of variance v has `tap_scale^2 v / (v + m / N mean v)` of it left; m columns of N rows."""
+    features = torch.cat([normal(60, 4), 3 * normal(60, 2, seed=1)], dim=1)
+    view = View.of(features, 2, Recipe(), 0.3)
+    own = view(features)[:, view.scaling.columns :].double()
+    centred = view.distances(features).double()
+    centred = centred - centred.mean(dim=0)
+    variances = torch.linalg.eigvalsh(centred.T @ centred / len(features))
+    wanted = 0.09 * variances / (variances + len(variances) / len(features) * variances.mean())
+    found = own.T @ own / len(features)
+    torch.testing.assert_close(found, torch.diag(wanted), rtol=2e-3, atol=1e-5)

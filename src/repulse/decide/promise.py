@@ -7,10 +7,13 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from repulse.decide.conformal import ClassSets, Intervals, allowed_above
-from repulse.errors import DataError, check_choice, check_number, expected
+from repulse.errors import DataError, RecipeError, check_choice, check_number, expected
 from repulse.metrics.inputs import check_share
 
 Sets = Literal["lac", "aps", "raps", "normalised", "cqr"]
+
+SMALLEST = 1e-9
+"""Share that can be promised: the number of samples that smaller ones need is no number that can be told."""
 
 POSITIONS = tuple(-9 + 13.5 * i / 62 for i in range(63))
 """Fixed sequence of doubts, from strict to loose, as the log odds of `1 - max p`; after them everything is accepted."""
@@ -42,11 +45,15 @@ class Promise:
     tolerance: float | None = None
 
     def __post_init__(self) -> None:
-        check_share("false_alarms", self.false_alarms)
-        check_share("delta", self.delta)
-        check_share("alpha", self.alpha)
-        if self.risk is not None:
-            check_share("risk", self.risk)
+        for name in ("false_alarms", "delta", "alpha", "risk"):
+            share = getattr(self, name)
+            if name == "risk" and share is None:
+                continue
+            check_share(name, share)
+            if share < SMALLEST:
+                raise RecipeError(
+                    expected(name, f"at least {SMALLEST:g}, which a billion samples can show", f"{share:g}")
+                )
         if self.tolerance is not None:
             check_number("tolerance", self.tolerance, positive=True)
 

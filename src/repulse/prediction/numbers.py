@@ -13,6 +13,7 @@ from torch import Tensor
 
 from repulse.errors import DataError, expected
 from repulse.prediction.base import Prediction, as_columns
+from repulse.prediction.uncertainty import variance_over_members
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -65,7 +66,7 @@ class RegressionPrediction(Prediction):
     @property
     def epistemic(self) -> Float[Tensor, " B"]:
         """Variance of the members' means."""
-        return (self.means - self.mean).square().mean(dim=0)
+        return variance_over_members(self.means)
 
     @property
     def std(self) -> Float[Tensor, " B"]:

@@ -71,3 +71,9 @@ def _weighted(weights: Tensor, values: Tensor) -> Tensor:
 
 MAX_ELEMENTS_CPU, MAX_ELEMENTS_GPU = 2**18, 2**26
 """Maximum number of elements processed at once, on a CPU and on a GPU."""
+
+
+def variance_over_members(means: Float[Tensor, "n ..."]) -> Float[Tensor, "..."]:
+    """Compute the variance of means over members, at most half the largest number: squares overflow before means do."""
+    most = torch.finfo(means.dtype).max / 2  # a sum with the aleatoric variance has room
+    return (means - means.mean(dim=0)).square().mean(dim=0).clamp_max(most)
