@@ -148,3 +148,10 @@ def test_labels_that_do_not_fit(task, classes, labels, said, tmp_path):
     with pytest.raises(DataError) as caught:
         targets_of(samples, task, classes)
     assert said in str(caught.value)
+
+
+def test_a_table_without_the_label_names_its_columns(tmp_path):
+    path = broken(tmp_path, "a.csv", b"one,two\n1,2\n")
+    for label, said in ((None, "no labels"), ("thre", "none called 'thre'")):
+        with pytest.raises(DataError, match=f"but got {said} among the columns one, two.$"):
+            targets_of(read_samples(path, Columns(label=label)), "classification", None)
