@@ -189,3 +189,10 @@ def test_a_column_that_holds_no_numbers_is_named(tmp_path):
 def test_what_a_package_is_needed_for_is_said():
     with pytest.raises(DataError, match=r"Reading stars needs no_such_package: pip install 'repulse\[files\]'"):
         need("no_such_package", "reading stars", "files")
+
+
+def test_a_table_without_the_label_names_its_columns(tmp_path):
+    path = broken(tmp_path, "a.csv", b"one,two\n1,2\n")
+    for label, said in ((None, "no labels"), ("thre", "none called 'thre'")):
+        with pytest.raises(DataError, match=f"but got {said} among the columns one, two.$"):
+            targets_of(read_samples(path, Columns(label=label)), "classification", None)

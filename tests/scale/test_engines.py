@@ -45,7 +45,10 @@ def wanted(tmp_path_factory) -> Path:
 
 def command(folder: Path, out: str, *more: object) -> None:
     whole = ["score", folder / "heads", folder / "in", "--out", folder / out, "--threads", 1, *more]
-    script, here = [sys.executable, "-m", "repulse", *map(str, whole)], {**os.environ, "PYTHONPATH": TESTS}
+    script, here = (
+        [sys.executable, "-m", "repulse", *map(str, whole)],
+        {**os.environ, "PYTHONPATH": os.pathsep.join([TESTS, *sys.path])},
+    )
     done = subprocess.run(script, capture_output=True, text=True, check=False, cwd=folder, env=here)
     assert done.returncode == 0, done.stderr[-3000:]
 

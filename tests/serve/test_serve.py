@@ -175,6 +175,9 @@ def test_rows(tmp_path):
         ):
             bad = client.post("/predict", content=json.dumps({"rows": rows}))
             assert (bad.status_code, said in bad.json()["error"]) == (422, True), bad.text
+        columns = client.get("/health").json()["columns"]
+        assert len(columns) == 4
+        assert f'data-columns="{", ".join(columns)}"' in client.get("/").text
 
 
 def prediction_of(values) -> ClassPrediction:

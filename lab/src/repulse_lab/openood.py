@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +38,7 @@ NEAR, FAR = ("tin",), ("mnist", "svhn", "texture")
 """The sets of its CIFAR-10 benchmark that are here, by its names; of its own, cifar100 and places365 are missing."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Loader:
     """Batches as OpenOOD's loaders give them; it can be read again."""
 
@@ -80,34 +81,39 @@ class FeaturePostprocessor(RepulsePostprocessor):
         super().__init__()
         self.name = name
 
-    @torch.no_grad()
     def setup(self, net: nn.Module, id_loader_dict: Mapping[str, Any], ood_loader_dict: Mapping[str, Any]) -> None:
         """Fit the method on the training data."""
-        batches = list(id_loader_dict["train"])
-        self.backbone = split(net, batches[0]["data"])
-        features = torch.cat([self.backbone.run(batch["data"]) for batch in batches])
-        resources = Resources(LastLayer(*self.backbone.weights))
-        self.method = build(self.name, resources).fit(features, torch.cat([batch["label"] for batch in batches]))
+        train = id_loader_dict["train"]
+        resources = Resources(LastLayer(*split(net, next(iter(train))["data"]).weights))
+        self.method = build(self.name, resources).fit(*_features(net, train))
 
-    @torch.no_grad()
-    def postprocess(self, net: nn.Module, data: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the predicted class and the confidence of each input."""
-        prediction, score = self.method.predict_and_score(self.backbone.run(data))
+    def inference(
+        self, net: nn.Module, data_loader: Any, progress: bool = True
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return predictions, confidences and labels."""
+        features, labels = _features(net, data_loader)
+        prediction, score = self.method.predict_and_score(features)
         assert isinstance(prediction, ClassPrediction)
-        return prediction.labels, -score
+        return prediction.labels.numpy(), -score.numpy(), labels.numpy()
+
+
+@lru_cache
+@torch.no_grad()
+def _features(net: nn.Module, loader: Any) -> tuple[Tensor, Tensor]:
+    """Compute penultimate features and labels once for all methods."""
+    batches = list(loader)
+    backbone = split(net, batches[0]["data"])
+    features = torch.cat([backbone.run(batch["data"]) for batch in batches])
+    return features, torch.cat([batch["label"] for batch in batches])
 
 
 def postprocessors() -> dict[str, RepulsePostprocessor]:
-    """Return the rows: those of OpenOOD that the library has too, by its names, and ours."""
+    """Return the rows: those of OpenOOD that the library has too, by OpenOOD's names, and ours."""
+    names = {"mls": "MaxLogit", "ebo": "Energy", "react": "ReAct", "mds": "Mahalanobis"}
+    names |= {"rmds": "relative Mahalanobis", "knn": "KNN", "vim": "ViM"}
     return {
         "msp": LogitPostprocessor(lambda logits: logits.softmax(dim=1).amax(dim=1)),
-        "mls": LogitPostprocessor(lambda logits: logits.amax(dim=1)),
-        "ebo": LogitPostprocessor(lambda logits: logits.logsumexp(dim=1)),
-        "react": FeaturePostprocessor("ReAct"),
-        "mds": FeaturePostprocessor("Mahalanobis"),
-        "rmds": FeaturePostprocessor("relative Mahalanobis"),
-        "knn": FeaturePostprocessor("KNN"),
-        "vim": FeaturePostprocessor("ViM"),
+        **{theirs: FeaturePostprocessor(ours) for theirs, ours in names.items()},
         "repulse": postprocessor(progress=False),
     }
 

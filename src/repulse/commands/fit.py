@@ -104,7 +104,8 @@ def _save(ensemble: Ensemble, out: Path) -> None:
 
 def _tell(ensemble: Ensemble, out: Path, validation: Path | None) -> None:
     typer.echo(str(ensemble.summary()))
-    typer.echo(f"\n{out}: {ensemble}")
+    instead = f"{ensemble.heads.count} heads in place of {ensemble.backbone.ending} of {type(ensemble.model).__name__}"
+    typer.echo(f"\n{out}: {instead}; repelled {ensemble.repulsion}")
     where = shlex.quote(str(out))
     steps = [
         (f"repulse report {where} --test DATA --ood NAME=DATA", "measure it on data that the fit has not seen"),

@@ -59,6 +59,7 @@ def score(
     typer.echo(f"{out}: {done}")
     where = shlex.quote(str(heads))
     next_steps(
-        (f"repulse report {where} --test DATA --ood NAME=DATA", "how far these numbers can be trusted"),
         ("sort by `epistemic`, largest first", "what the network has seen nothing like; look at those first"),
+        (f"repulse why {where} DATA --out why.html", "why it doubts them"),
+        (f"repulse report {where} --test DATA --ood NAME=DATA", "how far these numbers can be trusted"),
     )

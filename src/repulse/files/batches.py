@@ -56,7 +56,12 @@ def targets_of(samples: Samples, task: str, classes: Sequence[str] | None) -> Te
     labels = samples.labels
     if labels is None:
         wanted = "labelled, by folders of classes or a column that --label names"
-        raise DataError(expected(samples.name, wanted, "no labels"))
+        columns = samples.columns.features or ()
+        among = (
+            f" among the columns {', '.join(columns[:12])}" + (", ..." if len(columns) > 12 else "") if columns else ""
+        )
+        named = samples.columns.label
+        raise DataError(expected(samples.name, wanted, (f"none called {named!r}" if named else "no labels") + among))
     if task != "classification":
         wanted = (
             "numbers, for a regression" if task == "regression" else "0 or 1 in several columns, for several labels"

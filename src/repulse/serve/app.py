@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -88,7 +89,7 @@ def create_app(
         return PlainTextResponse(service.metrics(), media_type="text/plain; version=0.0.4")
 
     async def page() -> HTMLResponse:
-        return HTMLResponse(_page(service.opening.kind), headers={"Content-Security-Policy": POLICY})
+        return HTMLResponse(_page(service.opening), headers={"Content-Security-Policy": POLICY})
 
     app.state.takes = service.opening.kind
     for name, asked in (("/predict", predict), ("/why", why)):
@@ -156,6 +157,7 @@ class _Service:
         return {
             "status": "ok",
             "takes": self.opening.kind,
+            **({"columns": self.opening.columns.features} if self.opening.columns.features else {}),
             "task": self.opening.task,
             "heads": self.ensemble.heads.count,
             "network": self.ensemble.network["weights"],
@@ -225,5 +227,7 @@ def _watch_of(ensemble: Ensemble, state: str | Path | None) -> Watch | None:
     return gate.resume(state) if state is not None and Path(state).exists() else gate.watch()
 
 
-def _page(kind: str) -> str:
-    return files("repulse.serve").joinpath("page.html").read_text(encoding="utf-8").replace("$kind", kind)
+def _page(opening: Opening) -> str:
+    columns = html.escape(", ".join(opening.columns.features or ()))
+    page = files("repulse.serve").joinpath("page.html").read_text(encoding="utf-8")
+    return page.replace("$kind", opening.kind).replace("$columns", columns)
