@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from jaxtyping import Float, Int
@@ -42,30 +43,29 @@ class Neighbours:
         kept: the features.
         scale: standard deviation of each feature.
         axes: A.
-        usual: median distance of ordinary inputs to their nearest training input.
     """
 
     kept: KeptFeatures
     scale: Float[Tensor, " d"]
     axes: Float[Tensor, "d k"]
-    usual: float
 
     @classmethod
     def of(cls, kept: KeptFeatures, heads: Heads) -> Neighbours:
-        """Prepare training features; ordinary inputs are validation data, or training inputs next to all others."""
+        """Take the whitening of the heads, or that of the training data if they have none."""
         if isinstance(heads, CentredHeads):
-            scale, axes = heads.distance_scale, heads.distance_axes[:, : int(heads.distance_ends[heads.bands - 1])]
-        else:
-            whitening = Whitening.of(kept.train)
-            scale, axes = whitening.scale.float(), whitening.axes.float()
-        found = cls(kept, scale, axes, 1.0)
-        ordinary = kept.train if kept.validation is None else kept.validation
+            end = int(heads.distance_ends[heads.bands - 1])
+            return cls(kept, heads.distance_scale, heads.distance_axes[:, :end])
+        whitening = Whitening.of(kept.train)
+        return cls(kept, whitening.scale.float(), whitening.axes.float())
+
+    @cached_property
+    def usual(self) -> float:
+        """Median distance to the nearest training input: of validation data, or of training inputs to all others."""
+        own = self.kept.validation is None
+        ordinary = self.kept.train if self.kept.validation is None else self.kept.validation
         rows = read_blocks(ordinary, range(0, len(ordinary), -(-len(ordinary) // MAX_USUAL)), 1)
-        own = kept.validation is None
-        distances, _ = found.nearest(rows, 2 if own and len(kept.train) > 1 else 1)
-        usual = replace(found, usual=max(float(distances[:, -1].median()), 1e-12))
-        vars(usual).update({name: held for name, held in vars(found).items() if name == "_held"})
-        return usual
+        distances, _ = self.nearest(rows, 2 if own and len(self.kept.train) > 1 else 1)
+        return max(float(distances[:, -1].median()), 1e-12)
 
     def whitened(self, features: Float[Tensor, "B d"]) -> Float[Tensor, "B k"]:
         """Return features in whitened coordinates, up to a shift."""
@@ -76,13 +76,15 @@ class Neighbours:
         return _search(self.whitened(features), self._whitened_train(), k)
 
     def _whitened_train(self) -> Iterator[Tensor]:
-        """Iterate over the training data in whitened coordinates, held in memory if there is room."""
-        if "_held" not in vars(self):
-            parts = (self.whitened(part.float()) for part in row_chunks(self.kept.train))
-            if len(self.kept.train) * self.axes.shape[1] > MAX_HELD:
-                return parts
-            vars(self)["_held"] = torch.cat(list(parts))  # behind the frozen surface
-        return iter(vars(self)["_held"].split(MAX_ROWS))
+        """Iterate over the training data in whitened coordinates."""
+        if len(self.kept.train) * self.axes.shape[1] > MAX_HELD:
+            return (self.whitened(part.float()) for part in row_chunks(self.kept.train))
+        return iter(self._held.split(MAX_ROWS))
+
+    @cached_property
+    def _held(self) -> Float[Tensor, "N k"]:
+        """All of them, for the next search."""
+        return torch.cat([self.whitened(part.float()) for part in row_chunks(self.kept.train)])
 
     def repelled_share(self, features: Float[Tensor, "B d"]) -> Float[Tensor, " B"] | None:
         """Return the share of repulsion samples among the ten nearest of equally many of them and training inputs."""
