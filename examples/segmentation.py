@@ -4,10 +4,11 @@ An encoder with EfficientNet-Lite0's ImageNet weights, frozen, and a small decod
 and cyclists are ignored in training, and are what should be found. Trained once, in minutes, and kept in
 ~/.cache/repulse/examples. Needs CamVid in the folder `REPULSE_DATA` and the extras of the laboratory for images.
 
-`--choosing` is another problem, for whoever changes settings: a network never told of cars and signs, judged on
-half of the validation images; pedestrians and cyclists take no part in it. Otherwise every third test image judges.
+`--choosing car sign` is another problem, for whoever changes settings: a network never told of these, judged on half of
+the validation images; pedestrians and cyclists take no part in it. Otherwise every third test image judges. Heads are
+fitted with several seeds, around the one network.
 
-python examples/segmentation.py [--choosing] [--picture FILE]
+python examples/segmentation.py [--seeds 3] [--choosing CLASS ...] [--picture FILE]
 """
 
 import argparse
@@ -26,7 +27,7 @@ from repulse.backbone.split import split
 from repulse.metrics import PositionMetrics, StreamingRanking
 
 NAMES = ["sky", "building", "pole", "road", "pavement", "tree", "sign", "fence", "car", "pedestrian", "cyclist"]
-REPORTED, CHOOSING = ("pedestrian", "cyclist"), ("car", "sign")  # what the network is never told of
+REPORTED = ("pedestrian", "cyclist")  # what the network is never told of
 IGNORED = 255
 KEEP = Path.home() / ".cache" / "repulse" / "examples"
 
@@ -74,9 +75,9 @@ def camvid(part):
 class Problem:
     """Which classes the network is taught, and which are unknown to it."""
 
-    def __init__(self, choosing=False):
-        self.unknown = CHOOSING if choosing else REPORTED
-        self.name = "camvid-choosing" if choosing else "camvid"
+    def __init__(self, choosing=()):
+        self.unknown = tuple(choosing) or REPORTED
+        self.name = "-".join(("camvid", *choosing))
         self.classes = [name for name in NAMES if name not in (*self.unknown, *REPORTED)]
 
     def known(self, masks):
@@ -128,12 +129,18 @@ def loader(images, masks, shuffle=False):
     return DataLoader(TensorDataset(images, masks), batch_size=8, shuffle=shuffle)
 
 
-def last_layer_ensemble(network, rows):
+def last_layer_ensemble(network, rows, seed):
     """The plain last-layer ensemble, on the same rows of the penultimate features."""
     backbone = split(network, torch.zeros(2, 3, 180, 240))
-    x = rows.train[:, : backbone.penultimate]
-    heads = repulse.fit_heads(x, rows.targets, recipe=repulse.LL_E, classes=backbone.outputs, progress=False)
+    x, recipe = rows.train[:, : backbone.penultimate], repulse.LL_E.replace(seed=seed)
+    heads = repulse.fit_heads(x, rows.targets, recipe=recipe, classes=backbone.outputs, progress=False)
     return repulse.Ensemble(backbone, heads)
+
+
+def with_seed(ensemble, rows, seed):
+    """The same ensemble with heads that are fitted again, on the same rows."""
+    heads = rows.fit(ensemble.backbone, repulse.Recipe(seed=seed), progress=False)
+    return repulse.Ensemble(ensemble.backbone, heads)
 
 
 def feature_scores(network, rows, classes):
@@ -158,29 +165,48 @@ def feature_scores(network, rows, classes):
 
 @torch.no_grad()
 def judge(problem, network, ensembles, by_features, test):
-    """Return the quality of predictions, and the rankings of unknown pixels, by name."""
+    """Return the quality of predictions and the rankings of unknown pixels, `(number, name): values`."""
     quality, rankings = {}, {}
     for batch, mask in loader(*test):
         known, counted, unknown = problem.known(mask), mask < len(NAMES), problem.is_unknown(mask)
         counted &= unknown | (known != IGNORED)
         logits = network(batch)
         entropy = torch.special.entr(logits.softmax(dim=1)).sum(dim=1)
-        predictions = {"network": repulse.DensePrediction(logits.softmax(dim=1), entropy, torch.zeros_like(entropy), 1)}
+        alone = repulse.DensePrediction(logits.softmax(dim=1), entropy, torch.zeros_like(entropy), 1)
+        predictions = [("network", alone)]
         scores = {"network entropy": entropy, "max logit": -logits.amax(dim=1), "energy": -logits.logsumexp(dim=1)}
         scores |= dict(zip(("KNN", "Mahalanobis"), by_features(batch), strict=True))
-        for name, ensemble in ensembles.items():
-            p = predictions[name] = ensemble.predict(batch)
-            scores |= {f"{name}, epistemic": p.epistemic, f"{name}, total": p.total}
-        for name, p in predictions.items():
-            quality.setdefault(name, PositionMetrics(len(problem.classes))).update(p, known)
-        for name, score in scores.items():
-            rankings.setdefault(name, StreamingRanking()).update(score[counted], unknown[counted])
+        scores = list(scores.items())
+        for name, ensemble in ensembles:
+            p = ensemble.predict(batch)
+            predictions.append((name, p))
+            scores += [(f"{name}, epistemic", p.epistemic), (f"{name}, total", p.total)]
+        for i, (name, p) in enumerate(predictions):
+            quality.setdefault((i, name), PositionMetrics(len(problem.classes))).update(p, known)
+        for i, (name, score) in enumerate(scores):
+            rankings.setdefault((i, name), StreamingRanking()).update(score[counted], unknown[counted])
     return quality, rankings
+
+
+def by_name(found):
+    """Gather what was found, `(number, name): values`, by name: a tuple of values for each column."""
+    whole = {}
+    for (_, name), values in found.items():
+        whole.setdefault(name, []).append(values)
+    return {name: list(zip(*rows, strict=True)) for name, rows in whole.items()}
+
+
+def cell(values, digits):
+    """A mean over seeds and its spread."""
+    values = torch.tensor(values)
+    spread = f" ± {values.std():.{digits}f}" if len(values) > 1 else ""
+    return f"{values.mean():.{digits}f}{spread}"
 
 
 def main():
     parser = argparse.ArgumentParser()
-    parser.add_argument("--choosing", action="store_true", help="the problem for choosing settings")
+    parser.add_argument("--choosing", nargs="+", default=(), metavar="CLASS", help="unknown, to choose settings by")
+    parser.add_argument("--seeds", type=int, default=3, help="of heads")
     parser.add_argument("--picture", help="where to write a picture of one scene")
     options = parser.parse_args()
     problem = Problem(options.choosing)
@@ -194,17 +220,19 @@ def main():
     ensemble = repulse.retrofit(network, train_loader, validation=val_loader, class_names=problem.classes)
     print(ensemble.summary())
     kept = ensemble.required_features("a comparison")
-    ensembles = {"LL-E": last_layer_ensemble(network, kept), "repulse": ensemble}
+    ensembles = [("LL-E", last_layer_ensemble(network, kept, seed)) for seed in range(options.seeds)]
+    ensembles += [("repulse", with_seed(ensemble, kept, seed) if seed else ensemble) for seed in range(options.seeds)]
     by_features = feature_scores(network, kept, len(problem.classes))
     quality, rankings = judge(problem, network, ensembles, by_features, test)
     print("\n| | mean IoU % | accuracy % | NLL | ECE % |\n| --- | --- | --- | --- | --- |")
-    for name, one in quality.items():
-        m = one.compute()
-        rates = " | ".join(f"{100 * m[key]:.1f}" for key in ("mean_iou", "accuracy"))
-        print(f"| {name} | {rates} | {m['nll']:.3f} | {100 * m['ece']:.2f} |")
+    measured = {key: one.compute() for key, one in quality.items()}
+    rows = {key: (100 * m["mean_iou"], 100 * m["accuracy"], m["nll"], 100 * m["ece"]) for key, m in measured.items()}
+    for name, columns in by_name(rows).items():
+        print(f"| {name} | {' | '.join(cell(v, d) for v, d in zip(columns, (1, 1, 3, 2), strict=True))} |")
     print("\n| unknown pixels by | AUROC | AP | FPR@95 |\n| --- | --- | --- | --- |")
-    for name, one in rankings.items():
-        print(f"| {name} | {100 * one.auroc:.1f} | {100 * one.aupr:.1f} | {100 * one.fpr95:.1f} |")
+    rows = {key: (100 * one.auroc, 100 * one.aupr, 100 * one.fpr95) for key, one in rankings.items()}
+    for name, columns in by_name(rows).items():
+        print(f"| {name} | {' | '.join(cell(v, 1) for v in columns)} |")
     if options.picture:
         draw(problem, ensemble, test, options.picture)
 

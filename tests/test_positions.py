@@ -96,6 +96,37 @@ def test_finer_stages_are_averaged():
     assert_close(at_size(values, (4, 3)), F.avg_pool2d(values, 2))
 
 
+class Stages(nn.Module):
+    """Stages at a half, a quarter, an eighth and a sixteenth of the size, added up at full size."""
+
+    def __init__(self):
+        super().__init__()
+        widths = [2, 6, 8, 10, 12]
+        pairs = zip(widths, widths[1:], strict=False)
+        self.stages = nn.ModuleList(
+            nn.Sequential(nn.Conv2d(a, b, 3, stride=2, padding=1), nn.BatchNorm2d(b), nn.ReLU()) for a, b in pairs
+        )
+        self.lateral, self.head = nn.ModuleList(nn.Conv2d(c, 6, 1) for c in widths), nn.Conv2d(6, 3, 1)
+
+    def forward(self, x):
+        whole, now = self.lateral[0](x), x
+        for stage, lateral in zip(self.stages, self.lateral[1:], strict=True):
+            now = stage(now)
+            whole = whole + F.interpolate(lateral(now), x.shape[2:])
+        return self.head(whole.relu())
+
+
+def test_stages_that_see_whole_scenes_are_tapped_only_if_named():
+    torch.manual_seed(0)
+    model, x = Stages().eval(), normal(2, 2, 32, 48)
+    tapped = {tap.name for tap in split(model, x, layers="auto").taps}
+    assert {"stages.0", "stages.1"} <= tapped
+    assert not {"stages.2", "stages.3"} & tapped  # eight positions, and sixteen, share one of theirs along each axis
+    named = split(model, x, layers=["stages.3"])
+    assert [tap.name for tap in named.taps] == ["stages.3"]
+    assert named.locate(x).columns == 6 + 12
+
+
 @pytest.mark.parametrize("name", ENDINGS)
 def test_endings_are_recognised(name):
     make, inputs, resize, activation = ENDINGS[name]
@@ -250,6 +281,10 @@ def test_pasting_changes_the_inside_alone():
     images = normal(6, 3, 32, 40)
     samples = Pasted().sample(images, torch.Generator().manual_seed(0))
     changed = (samples != images).any(dim=1)
+    opaque = Pasted(opacity=1.0).sample(images, torch.Generator().manual_seed(0))
+    assert_close(samples, (images + opaque) / 2)
+    with pytest.raises(repulse.RecipeError, match="opacity"):
+        Pasted(opacity=1.5)
     share = changed.float().mean(dim=(1, 2))
     assert bool((share > 0).all() and (share < 0.9).all())
     grid = changed_share(images, samples, (16, 20))

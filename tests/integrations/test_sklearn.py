@@ -155,3 +155,30 @@ def test_cleanlab_finds_labels_that_were_exchanged(classes):
     codes[:10] = 1 - codes[:10]
     issues = CleanLearning(CLASSIFIER, cv_n_folds=2, seed=0).find_label_issues(X, codes)
     assert issues["is_label_issue"][:10].mean() > 2 * issues["is_label_issue"][10:].mean()
+
+
+def test_several_numbers_at_once_each_in_its_units():
+    X, y = make_regression(200, 5, n_targets=2, noise=5.0, random_state=0)
+    y = y * [1.0, 100.0]
+    recipe = Recipe(task="regression", epochs=20)
+    fitted = RepulseRegressor(hidden=(32,), epochs=100, lr=1e-2, recipe=recipe).fit(X, y)
+    mean, std = fitted.predict(X, return_std=True)
+    assert mean.shape == std.shape == y.shape
+    assert fitted.score(X, y) > 0.9
+    assert 20 < np.median(std[:, 1] / std[:, 0]) < 500
+    assert 0.8 < np.mean(np.abs(y - mean) < 2 * std) <= 1
+    p = fitted.predict_uncertainty(X)
+    np.testing.assert_allclose(p.target(1).mean, mean[:, 1], rtol=1e-5)
+
+
+def test_several_labels_at_once():
+    X, _ = make_classification(200, 6, n_informative=4, random_state=0)
+    y = (X[:, :3] > 0).astype(int)
+    fitted = RepulseClassifier(hidden=(16,), epochs=60, lr=3e-2, recipe=Recipe(task="multilabel", epochs=20)).fit(X, y)
+    probs = fitted.predict_proba(X)
+    assert probs.shape == y.shape
+    np.testing.assert_array_equal(fitted.predict(X), probs > 0.5)
+    assert np.mean(fitted.predict(X) == y) > 0.9
+    assert np.median(fitted.epistemic(X + 100)) > np.median(fitted.epistemic(X))
+    with pytest.raises(DataError, match="a multilabel"):
+        RepulseClassifier(**SMALL, recipe=Recipe(task="regression")).fit(X, y)

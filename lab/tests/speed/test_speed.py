@@ -19,6 +19,7 @@ from typer.testing import CliRunner
 from repulse.errors import CheckpointError, RecipeError
 from repulse_lab import cli
 from repulse_lab.speed import (
+    dense,
     deployed,
     features,
     fit,
@@ -364,6 +365,15 @@ def test_deployed_ensembles_give_a_row_for_each_ratio(instant, tmp_path):
     rows = list(deployed.measure(BenchSetting(tmp_path, quick=True)))
     assert [row.about for row in rows] == deployed.ratios(True)
     assert {about.goal for about in deployed.ratios(False)} == {1.15, 1.03, None}
+
+
+def test_maps_give_a_row_for_each_ratio(instant, monkeypatch, tmp_path):
+    rows = list(dense.measure(BenchSetting(tmp_path, quick=True)))
+    assert [row.about for row in rows] == dense.ratios(True)
+    assert [about.goal for about in dense.ratios(False)] == [None, 1.1, None, 1.0]
+    monkeypatch.setattr(dense, "start", lambda *command, **environment: "252")
+    row = dense._memory(dense.ratios(False)[-1])
+    assert (row.ratio, row.unit) == (0.5, "MB")  # 152 MB of output, twice, and 200 MB
 
 
 def test_features_give_a_row_for_each_ratio_and_leave_nothing(instant, monkeypatch, tmp_path):

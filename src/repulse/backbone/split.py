@@ -44,6 +44,7 @@ from repulse.backbone.memory_format import prefers_channels_last
 from repulse.backbone.places import Places
 from repulse.backbone.positions import FeatureMap, at_size, interpolated
 from repulse.backbone.tap_choice import (
+    COARSEST,
     MAX_COLUMNS,
     POSITION_COLUMNS,
     find_taps,
@@ -121,9 +122,9 @@ class Backbone(nn.Module):
         return Backbone(self.model, self.ending, taps, self.several, self.channels_last, self.forms, self.places)
 
     @torch.no_grad()
-    def axes(self, x: Any) -> int:
-        """Return how many axes the positions have."""
-        return len(self.locate(x).size)
+    def grid(self, x: Any) -> tuple[int, ...]:
+        """Return how many positions the features of the last layer have along each axis."""
+        return tuple(self.locate(x).grid)
 
     def run(self, x: Any) -> Float[Tensor, "B d"]:
         """Compute features in the memory format that is faster for this network; its weights are not moved."""
@@ -371,11 +372,11 @@ def _with_taps(backbone: Backbone, few: Any, layers: str | Sequence[str], ran: l
     else:
         taps = named_taps(list(layers), ran, inputs, [name for name, _ in backbone.model.named_modules()])
         if backbone.ending.positions:
-            taps = position_taps(taps, ran, backbone.axes(few))
+            taps = position_taps(taps, ran, backbone.grid(few))
         return backbone.with_taps(taps)
     most = MAX_COLUMNS
     if backbone.ending.positions:
-        taps, most = position_taps(taps, ran, backbone.axes(few)), POSITION_COLUMNS
+        taps, most = position_taps(taps, ran, backbone.grid(few), COARSEST), POSITION_COLUMNS
     with torch.no_grad():
         found = backbone.with_taps(taps)(few)
     return backbone.with_taps(within_columns(_without_repeats(found, backbone.penultimate, taps), most))

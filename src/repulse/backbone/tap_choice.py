@@ -30,6 +30,9 @@ MAX_COLUMNS = COLUMNS * 9 // 8
 POSITION_COLUMNS = 256
 """Number of columns at most where heads see all of them at every position."""
 
+COARSEST = 6
+"""Positions along an axis that may share one of a stage: what more of them share is the scene, not what is in it."""
+
 
 def find_taps(ran: Sequence[Ran], inputs: Tensor | None) -> list[Tap]:
     """Choose the modules to tap, from the modules that ran on one batch, in the order in which they ended.
@@ -74,11 +77,26 @@ def named_taps(names: Sequence[str], ran: Sequence[Ran], inputs: Tensor | None, 
     return taps
 
 
-def position_taps(taps: Sequence[Tap], ran: Sequence[Ran], axes: int) -> list[Tap]:
-    """Return the taps of these that have the given number of axes of positions, to be read at every position."""
+def position_taps(
+    taps: Sequence[Tap], ran: Sequence[Ran], grid: Sequence[int], coarsest: float = math.inf
+) -> list[Tap]:
+    """Return the taps of these that have as many axes of positions, to be read at every position.
+
+    Args:
+        taps: as they read whole inputs.
+        ran: the modules that ran.
+        grid: positions of the last layer's features along each axis.
+        coarsest: how many of these along each axis, at most, may share a position of a tap.
+    """
     shapes = {module.name: module.left for module in ran}
     fitting = [tap for tap in taps if tap.layout != "vector" and tap.reads != INPUTS]
-    return [tap.at_positions() for tap in fitting if len(shapes.get(tap.name, ())) == axes + 2]
+    found = [tap for tap in fitting if len(shapes.get(tap.name, ())) == len(grid) + 2]
+
+    def shared(tap: Tap) -> float:
+        left = shapes[tap.name][2:] if tap.layout == "channels_first" else shapes[tap.name][1:-1]
+        return (math.prod(grid) / max(math.prod(left), 1)) ** (1 / len(grid))
+
+    return [tap.at_positions() for tap in found if shared(tap) <= coarsest]
 
 
 def within_columns(taps: Sequence[Tap], most: int = MAX_COLUMNS) -> list[Tap]:

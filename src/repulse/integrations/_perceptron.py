@@ -26,10 +26,12 @@ def train_perceptron(
     lr: float,
     weight_decay: float,
     seed: int,
+    labels: bool = False,
 ) -> nn.Sequential:
     """Train a perceptron by AdamW on rows `(N, d)` and their targets, which are classes (integers) or numbers.
 
-    With validation rows the weights are those of the epoch that did best on them.
+    Numbers may be several labels, 0 or 1 each. With validation rows the weights are those of the epoch that did best on
+    these.
     """
     inputs, targets = train
     for width in (epochs, *hidden):
@@ -46,12 +48,12 @@ def train_perceptron(
                 group["lr"] = lr * 0.5 * (1 + math.cos(math.pi * epoch / epochs))
             for rows in _batches(len(inputs), generator):
                 optimizer.zero_grad(set_to_none=True)
-                _loss(network(inputs[rows]), targets[rows]).backward()
+                _loss(network(inputs[rows]), targets[rows], labels).backward()
                 optimizer.step()
             if validation is None:
                 continue
             with torch.no_grad():
-                found = float(_loss(network(validation[0]), validation[1]))
+                found = float(_loss(network(validation[0]), validation[1], labels))
             if found < best:
                 best, waited = found, 0
                 kept = {name: value.clone() for name, value in network.state_dict().items()}
@@ -80,7 +82,9 @@ def _batches(count: int, generator: torch.Generator) -> Iterator[Tensor]:
     yield from torch.randperm(count, generator=generator).split(BATCH)
 
 
-def _loss(outputs: Tensor, targets: Tensor) -> Tensor:
+def _loss(outputs: Tensor, targets: Tensor, labels: bool) -> Tensor:
+    if targets.is_floating_point() and labels:
+        return F.binary_cross_entropy_with_logits(outputs, targets.to(outputs.dtype))
     if targets.is_floating_point():
-        return F.mse_loss(outputs.squeeze(1), targets.to(outputs.dtype))
+        return F.mse_loss(outputs.view_as(targets), targets.to(outputs.dtype))
     return F.cross_entropy(outputs, targets)

@@ -6,6 +6,8 @@ Either way `fit` holds out some of the rows, which decide when to stop, the temp
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
 from typing import Any, Self
 
 import numpy as np
@@ -15,16 +17,22 @@ from torch import Tensor, nn
 from repulse._extras import needs
 from repulse.errors import DataError, expected
 from repulse.integrations._perceptron import train_perceptron
-from repulse.prediction import ClassPrediction, Prediction, RegressionPrediction
+from repulse.prediction import (
+    ClassPrediction,
+    MultilabelPrediction,
+    MultiregressionPrediction,
+    Prediction,
+    RegressionPrediction,
+)
 from repulse.recipe import Recipe, check_recipe
 from repulse.retrofit import AUTO, retrofit
 
 with needs("scikit-learn", extra="sklearn"):
     from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
     from sklearn.model_selection import train_test_split
-    from sklearn.utils import check_random_state
-    from sklearn.utils.multiclass import check_classification_targets
-    from sklearn.utils.validation import check_is_fitted, validate_data
+    from sklearn.utils import Tags, check_random_state
+    from sklearn.utils.multiclass import check_classification_targets, type_of_target
+    from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
 
 BATCH = 512
 """Rows that the network sees at once."""
@@ -59,6 +67,13 @@ class _Repulse(BaseEstimator):
         self.recipe = recipe
         self.random_state = random_state
 
+    def __sklearn_tags__(self) -> Tags:
+        tags = super().__sklearn_tags__()
+        tags.target_tags.multi_output = True
+        if tags.classifier_tags is not None:
+            tags.classifier_tags.multi_label = True
+        return tags
+
     def predict_uncertainty(self, X: Any) -> Prediction:
         """Return everything that is known of each row, as `Ensemble.predict` does."""
         check_is_fitted(self)
@@ -86,6 +101,7 @@ class _Repulse(BaseEstimator):
         network = self.network
         if network is None:
             options = {"epochs": self.epochs, "lr": self.lr, "weight_decay": self.weight_decay, "seed": seed}
+            options["labels"] = recipe.task == "multilabel"
             network = train_perceptron(train, validation, outputs, tuple(self.hidden), **options)
         self.ensemble_ = retrofit(
             network,
@@ -109,7 +125,9 @@ class _Repulse(BaseEstimator):
 
 
 class RepulseClassifier(ClassifierMixin, _Repulse):
-    """A classifier of rows whose probabilities come with two kinds of doubt.
+    """A classifier of rows, into one class or several labels at once, whose probabilities come with two kinds of doubt.
+
+    Several labels are targets `(n, K)` of 0 and 1, for which a recipe of a classification serves as well.
 
     Args:
         network: a trained `torch.nn.Module` that takes `X` as it is; its outputs are the classes in sorted order. If
@@ -130,8 +148,18 @@ class RepulseClassifier(ClassifierMixin, _Repulse):
 
     def fit(self, X: Any, y: Any) -> Self:
         """Train (without a network) and retrofit."""
-        X, y = validate_data(self, X, y, dtype="numeric", allow_nd=True, ensure_min_samples=2)
+        how = {"dtype": "numeric", "allow_nd": True, "ensure_min_samples": 2}
+        X, y = validate_data(self, X, y, multi_output=True, **how)
         check_classification_targets(y)
+        if y.ndim == 2 and type_of_target(y) == "multilabel-indicator":
+            self.classes_ = np.arange(y.shape[1])
+            targets = torch.from_numpy(np.asarray(y, np.float32))
+            recipe = self.recipe or Recipe()
+            if check_recipe(recipe).task == "classification":
+                recipe = recipe.replace(task="multilabel")
+            self._fit(X, targets, y.shape[1], _recipe_for(recipe, "multilabel"), None)
+            return self
+        y = column_or_1d(y, warn=True)
         self.classes_, codes = np.unique(y, return_inverse=True)
         if self.network is not None:
             codes = self._codes_of_network(X, y, codes)
@@ -142,16 +170,20 @@ class RepulseClassifier(ClassifierMixin, _Repulse):
         return self
 
     def predict_proba(self, X: Any) -> np.ndarray:
-        """Return the probability of each class, `(n, K)`, in the order of `classes_`."""
+        """Return the probability of each class `(n, K)`, in the order of `classes_`; of several labels, of each."""
         prediction = self.predict_uncertainty(X)
-        assert isinstance(prediction, ClassPrediction)
+        assert isinstance(prediction, ClassPrediction | MultilabelPrediction)
         probs = prediction.probs.double().numpy()
+        if isinstance(prediction, MultilabelPrediction):
+            return probs
         return probs / probs.sum(axis=1, keepdims=True)
 
     def predict(self, X: Any) -> np.ndarray:
-        """Return the most probable class of each row."""
-        best = self.predict_proba(X).argmax(axis=1)
-        return self.classes_[best]
+        """Return the most probable class of each row; of several labels, 0 or 1 for each, `(n, K)`."""
+        probs = self.predict_proba(X)
+        if self.ensemble_.heads.task.kind == "multilabel":
+            return (probs > 0.5).astype(np.int64)
+        return self.classes_[probs.argmax(axis=1)]
 
     def _codes_of_network(self, X: np.ndarray, y: np.ndarray, codes: np.ndarray) -> np.ndarray:
         """Return class indices of a given network, some of which the rows may lack."""
@@ -168,11 +200,11 @@ class RepulseClassifier(ClassifierMixin, _Repulse):
 
 
 class RepulseRegressor(RegressorMixin, _Repulse):
-    """A regressor of rows whose numbers come with a standard deviation.
+    """A regressor of rows, of one number or of several, that come with standard deviations.
 
     Args:
-        network: a trained `torch.nn.Module` with one output that takes `X` as it is. If None, a perceptron is trained
-            on the standardised columns.
+        network: a trained `torch.nn.Module` with one output per target that takes `X` as it is. If None, a perceptron
+            is trained on the standardised columns.
         hidden: widths of the perceptron's hidden layers.
         epochs: passes over the rows when the perceptron is trained, at most.
         lr: its learning rate.
@@ -188,25 +220,34 @@ class RepulseRegressor(RegressorMixin, _Repulse):
 
     def fit(self, X: Any, y: Any) -> Self:
         """Train (without a network) and retrofit."""
-        X, y = validate_data(self, X, y, dtype="numeric", allow_nd=True, y_numeric=True, ensure_min_samples=2)
+        how = {"dtype": "numeric", "allow_nd": True, "ensure_min_samples": 2}
+        X, y = validate_data(self, X, y, y_numeric=True, multi_output=True, **how)
         y = np.asarray(y, np.float64)
-        self.centre_, self.scale_ = (0.0, 1.0) if self.network is not None else (float(y.mean()), float(y.std()) or 1.0)
+        if y.ndim == 2 and y.shape[1] == 1:
+            y = column_or_1d(y, warn=True)
+        self.centre_, self.scale_ = np.zeros(y.shape[1:]), np.ones(y.shape[1:])
+        if self.network is None:
+            deviation = y.std(axis=0)
+            self.centre_, self.scale_ = y.mean(axis=0), np.where(deviation > 0, deviation, 1.0)
         targets = torch.from_numpy(((y - self.centre_) / self.scale_).astype(np.float32))
-        self._fit(X, targets, 1, _recipe_for(self.recipe, "regression"), None)
+        self._fit(X, targets, math.prod(y.shape[1:]), _recipe_for(self.recipe, "regression"), None)
         return self
 
     def predict(self, X: Any, return_std: bool = False) -> np.ndarray | tuple[np.ndarray, np.ndarray]:
-        """Return the mean of each row and, if asked, its standard deviation: noise and doubt together."""
+        """Return the mean of each row and, if asked, its standard deviation: noise and doubt together.
+
+        Of several targets, `(n, D)` each.
+        """
         prediction = self.predict_uncertainty(X)
-        assert isinstance(prediction, RegressionPrediction)
+        assert isinstance(prediction, RegressionPrediction | MultiregressionPrediction)
         mean = prediction.mean.double().numpy()
         return (mean, prediction.std.double().numpy()) if return_std else mean
 
     def _in_units(self, prediction: Prediction) -> Prediction:
-        assert isinstance(prediction, RegressionPrediction)
         prediction = prediction.cpu()
-        means = prediction.means * self.scale_ + self.centre_
-        return RegressionPrediction(means, prediction.variances * self.scale_**2, prediction.tail)
+        assert isinstance(prediction, RegressionPrediction | MultiregressionPrediction)
+        scale, centre = (torch.from_numpy(np.asarray(one)).to(prediction.means) for one in (self.scale_, self.centre_))
+        return replace(prediction, means=prediction.means * scale + centre, variances=prediction.variances * scale**2)
 
 
 class _Columns:

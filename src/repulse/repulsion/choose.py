@@ -83,7 +83,7 @@ def choose(inputs: Any, features_of: Callable[[Any], Tensor] | None = None, *, p
     whole, parts = _sources(kind)
     if positions and kind in _AT_POSITIONS:
         parts = [make() for make in _AT_POSITIONS[kind]]
-        whole = Mixture(parts)
+        whole = Mixture(parts) if len(parts) > 1 else parts[0]
     if features_of is not None and parts:
         useful = [part for part in parts if _is_useful(part, inputs, features_of)]
         if len(useful) < len(parts):
@@ -94,7 +94,7 @@ def choose(inputs: Any, features_of: Callable[[Any], Tensor] | None = None, *, p
 
 
 _AT_POSITIONS: dict[Kind, tuple[Callable[[], Source], ...]] = {
-    "images": (Pasted, Pasted, SyntheticImages),
+    "images": (Pasted,),
     "text": (ReplacedWords, WordShuffle),
 }
 """Sources for outputs at every position, equally often."""

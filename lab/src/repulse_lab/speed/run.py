@@ -13,7 +13,7 @@ from tqdm import tqdm
 
 from repulse._version import __version__
 from repulse.errors import check_choice
-from repulse_lab.speed import deployed, features, fit, importing, memory, predict, profile, scaling, step
+from repulse_lab.speed import dense, deployed, features, fit, importing, memory, predict, profile, scaling, step
 from repulse_lab.speed.clock import threads
 from repulse_lab.speed.measurement import Benchmark, BenchmarkResult, BenchSetting, Measurement
 
@@ -26,6 +26,7 @@ BENCHMARKS = {
         fit.BENCHMARK,
         predict.BENCHMARK,
         deployed.BENCHMARK,
+        dense.BENCHMARK,
         features.BENCHMARK,
         memory.BENCHMARK,
         scaling.BENCHMARK,
