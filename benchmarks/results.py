@@ -39,21 +39,34 @@ SHOTS = {  # name: where the page is scrolled to, width, height, colours
 def overlay(results: Path, to: Path) -> None:
     """Put new cells in the place of the committed ones with the same labels, and make tables of all of them.
 
-    So a few cells can be measured again. Figures are new where the run has them, else the committed ones.
+    So a few cells can be measured again, in every experiment that has them: what is called the same is the same.
+    Figures are new where the run has them, else the committed ones.
     """
-    for path in sorted(results.glob(f"*/{FILE}")):
-        new, kept = read(path.parent), to / path.parent.name
-        old = read(kept) if (kept / FILE).is_file() else new
-        cells = {_labels(one): one for one in old.outcomes} | {_labels(one): one for one in new.outcomes}
-        experiment = next((one for one in every_experiment() if one.name == new.name), None)
-        if experiment is None or not cells:
+    runs = {path.parent.name: read(path.parent) for path in sorted(results.glob(f"*/{FILE}"))}
+    measured = {_labels(one): one for run in runs.values() for one in run.outcomes}
+    known = {path.parent.name for path in to.glob(f"*/{FILE}")}
+    for experiment in every_experiment():
+        if experiment.name not in known | set(runs):
             continue
-        tables = experiment.tables(list(cells.values()))
-        figures = {one.name: one for one in (*old.figures, *new.figures)}
-        missing = [line for line in new.missing if "cells are not done" not in line]
-        changes = {"tables": tables, "figures": list(figures.values()), "missing": missing, "minutes": old.minutes}
-        write(replace(new, outcomes=list(cells.values()), **changes), kept)
+        new, kept = runs.get(experiment.name), to / experiment.name
+        old = read(kept) if experiment.name in known else runs[experiment.name]
+        cells = {_labels(one): one for one in old.outcomes}
+        cells |= {label: measured[label] for label, one in cells.items() if _covers(measured.get(label), one)}
+        cells |= {_labels(one): one for one in (new.outcomes if new else ())}
+        if not cells or (new is None and list(cells.values()) == list(old.outcomes)):
+            continue
+        latest = new or old
+        figures = {one.name: one for one in (*old.figures, *(new.figures if new else ()))}
+        missing = [line for line in latest.missing if "cells are not done" not in line]
+        changes = {"figures": list(figures.values()), "missing": missing, "minutes": old.minutes}
+        outcomes = list(cells.values())
+        write(replace(latest, outcomes=outcomes, tables=experiment.tables(outcomes), **changes), kept)
     write_claims(to)
+
+
+def _covers(new: Outcome | None, old: Outcome) -> bool:
+    """Check whether a new cell has all figures of an old one."""
+    return new is not None and set(old.figures) <= set(new.figures)
 
 
 def _labels(outcome: Outcome) -> str:
