@@ -24,6 +24,8 @@ from repulse import (
 from repulse.particles.fit import _Fit, _hold_out
 from repulse.particles.fit_data import identity
 from repulse.particles.heads import Heads
+from repulse.particles.scaling import Scaling
+from repulse.particles.start import start_from
 from repulse.particles.tasks import Regression
 from repulse.recipe import Kernel, OutputSpace, Rule, Schedule
 
@@ -195,6 +197,22 @@ def test_several_targets_start_at_the_network_in_their_own_units(bias):
     heads = fit_heads(x, targets, None, recipe, start=(weight, bias), progress=False)
     off = (heads.predict(x).mean - targets).square().mean(dim=0).sqrt()
     assert bool((off < 0.2 * targets.std(dim=0)).all())
+
+
+def test_a_last_layer_is_copied_in_the_units_of_the_fit(monkeypatch):
+    monkeypatch.setattr("repulse.particles.start.PRETRAINED_NOISE", 0.0)
+    generator = torch.Generator().manual_seed(0)
+    x = 3 * torch.randn(50, 3, generator=generator) + 4
+    weight, bias, shift, scale = (
+        torch.tensor([[1.0, -2.0, 0.5]]),
+        torch.tensor([7.0]),
+        torch.tensor(50.0),
+        torch.tensor(2.0),
+    )
+    scaling, heads = Scaling.of(x), Heads(2, 3, Regression(0.1), generator=generator)
+    start_from(heads, (weight, bias), scaling, shift, scale, generator)
+    wanted = (x @ weight[0] + bias - shift) / scale
+    torch.testing.assert_close(heads(scaling(x))[..., 0].detach(), wanted.expand(2, 50), rtol=1e-4, atol=1e-4)
 
 
 def test_every_sixth_row_is_kept_from_the_fit_if_there_are_enough():
