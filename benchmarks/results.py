@@ -51,7 +51,8 @@ def overlay(results: Path, to: Path) -> None:
         new, kept = runs.get(experiment.name), to / experiment.name
         old = read(kept) if experiment.name in known else runs[experiment.name]
         cells = {_labels(one): one for one in old.outcomes}
-        cells |= {label: measured[label] for label, one in cells.items() if _covers(measured.get(label), one)}
+        again = {label: one for label, one in cells.items() if _covers(measured.get(label), one)}
+        cells |= {label: replace(measured[label], labels=one.labels) for label, one in again.items()}
         cells |= {_labels(one): one for one in (new.outcomes if new else ())}
         if not cells or (new is None and list(cells.values()) == list(old.outcomes)):
             continue
@@ -70,8 +71,11 @@ def _covers(new: Outcome | None, old: Outcome) -> bool:
 
 
 def _labels(outcome: Outcome) -> str:
-    """What a cell is, whatever build of the ambiguous digits it was measured on."""
+    """What a cell is, whatever build of the ambiguous digits it was measured on, and whatever a plain row is called."""
     known = {key: str(value) for key, value in outcome.labels.items() if value is not None and key != "build"}
+    plain = known.get("method", ""), f"{known.get('method')}, {known.get('repulsion')}"
+    if known.get("row") in plain:
+        del known["row"]
     return json.dumps(sorted(known.items()))
 
 
