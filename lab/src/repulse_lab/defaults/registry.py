@@ -2,9 +2,9 @@
 
 | role | data sets | why |
 |---|---|---|
-| choosing | CIFAR-10, MNIST, scikit-learn digits, CLINC150, two moons, circles, breast cancer, wine, a synthetic \
-table, diabetes, Friedman's first function, UCI concrete and yacht | settings of the default were compared on them: it \
-is tuned to what it reaches here |
+| choosing | CIFAR-10, MNIST, scikit-learn digits, CLINC150, two moons, circles, breast cancer, wine, synthetic \
+tables, diabetes, Friedman's first function, UCI concrete and yacht | settings of the default were compared on them: \
+it is tuned to what it reaches here |
 | reporting | the nine tables of mlbench, pets, spoken digits, GoEmotions, iris, shells of a Gaussian, Friedman's \
 third function, UCI energy and power plant | none decided a setting: a user may expect what it reaches here |
 
@@ -18,12 +18,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from repulse.errors import check_choice
-from repulse_lab.defaults import benchmark_tables, images, sounds, tables, texts
+from repulse_lab.defaults import benchmark_tables, drawn_tables, images, sounds, tables, texts
 from repulse_lab.defaults.problem import Problem
 
 PROBLEMS: dict[str, Problem] = {
     problem.name: problem
-    for problem in (*tables.PROBLEMS, *benchmark_tables.PROBLEMS, *sounds.PROBLEMS, *images.PROBLEMS, *texts.PROBLEMS)
+    for room in (tables, drawn_tables, benchmark_tables, sounds, images, texts)
+    for problem in room.PROBLEMS
 }
 """Every problem by its name, cheap ones first."""
 
