@@ -115,7 +115,7 @@ def test_features_that_are_read_in_parts_give_the_same_gaussians(monkeypatch):
     torch.testing.assert_close(vars(gaussians()), vars(whole), rtol=1e-3, atol=1e-4)
 
 
-def test_positions_have_no_gaussians():
+def test_disagreement_at_positions_does_not_grow():
     rows, targets = two_classes(400)
     layer = normal(2, 3, seed=7), normal(2, seed=8)
     recipe = Recipe(heads=3, epochs=2)
@@ -124,4 +124,5 @@ def test_positions_have_no_gaussians():
     )
     assert with_classes.gaussians is not None
     assert without.gaussians is None
-    assert without.growth_usual.shape == (2, 1)
+    assert without.growth_usual.shape == (2, 0)
+    assert torch.equal(without.growth(rows), torch.ones(400))

@@ -168,15 +168,14 @@ def _aligned(squares: Tensor, columns: int) -> Tensor:
 def centre_classes(
     heads: Heads,
     view: View,
-    unseen: Unseen,
-    gaussians: ClassGaussians | None,
+    release: Release,
+    growth: Growth | None,
     network: Network | None,
     validation: Validation | None,
     earlier: Centre | None = None,
 ) -> CentredHeads:
     """Put the heads of a classifier around the network; without labels its own probabilities are kept."""
     assert view.distances is not None
-    release, growth = Release.of(unseen.squares), Growth.of(unseen.measures, gaussians)
     centre = Centre(1.0 if network is not None else 0.0, gain=GAIN_WITHOUT_LABELS)
     made = CentredHeads.around(heads, view.distances, release, network, centre, heads.task, growth)
     if validation is not None:
@@ -196,7 +195,8 @@ def recentre(heads: CentredHeads, validation: Validation) -> None:
         unseen = Unseen.joined([Unseen.of(heads.distances, part, gaussians) for part in row_chunks(validation[0])])
         release = Release.of(unseen.squares)
         heads.release_quantiles, heads.release_largest = release.quantiles, release.largest
-        heads.growth_usual = Growth.of(unseen.measures).usual
+        if heads.growth_usual.shape[1]:
+            heads.growth_usual = Growth.of(unseen.measures).usual
     _choose_centre(heads, validation)
 
 

@@ -32,7 +32,9 @@ from repulse.particles.calibrate import (
 from repulse.particles.centre import Centre
 from repulse.particles.centred import CentredHeads
 from repulse.particles.checks import check_repulsion, check_values
+from repulse.particles.distance import Release
 from repulse.particles.fit_data import FitData, identity
+from repulse.particles.growth import Growth
 from repulse.particles.heads import Heads
 from repulse.particles.pool import MAX_PRESCALED
 from repulse.particles.run_loop import check_targets, run_loop
@@ -102,8 +104,8 @@ def fit_heads(
             is no validation data.
         warm: heads of an earlier fit of this recipe on these features, to start from, with a tenth of the steps.
             Classes may have been added since. A regression, which scales its targets, starts afresh.
-        positions: whether rows are positions, such as pixels: these are so many in a prediction that a Gaussian of each
-            class, with the distance from which disagreement grows, would cost too much.
+        positions: whether rows are positions, such as pixels, at which disagreement does not grow with the distance: a
+            Gaussian of each class would cost too much there, and distances from all of the data alone harm as often.
         progress: show a progress bar when it takes more than two seconds.
 
     Returns:
@@ -158,7 +160,7 @@ class _Fit:
     start: tuple[Tensor, Tensor] | None
     warm: Heads | None
     progress: bool
-    gaussians: bool = True
+    grows: bool = True
 
     def run(self, tap_scale: float) -> tuple[Heads, View]:
         """Fit heads at one spread of the whitened features; they take features and distance columns, as in the view."""
@@ -219,13 +221,14 @@ def _fit_classes(
     """Fit a classifier's heads, and put them around the network."""
     heads, view = fit.run(_scale_of(fit.recipe, TAP_SCALE if network is None or validation is None else LARGE_SCALE))
     assert view.distances is not None
-    gaussians, targets = None, None
-    if fit.gaussians and type(fit.task) is Classification:
-        targets = fit.targets
-        gaussians = gaussians_of(view.distances, fit.features, targets, fit.task.classes)
+    gaussians = None
+    if fit.grows and type(fit.task) is Classification:
+        gaussians = gaussians_of(view.distances, fit.features, fit.targets, fit.task.classes)
     given = view.distances, fit.features, fit.taps, validation
-    unseen = unseen_rows(*given, gaussians, None if gaussians is None else targets)
-    return centre_classes(heads, view, unseen, gaussians, network, validation, centre_of(fit.warm, fit.task))
+    unseen = unseen_rows(*given, gaussians, None if gaussians is None else fit.targets)
+    growth = Growth.of(unseen.measures, gaussians) if fit.grows else None
+    release = Release.of(unseen.squares)
+    return centre_classes(heads, view, release, growth, network, validation, centre_of(fit.warm, fit.task))
 
 
 def _scale_of(recipe: Recipe, auto: float) -> float:
