@@ -174,6 +174,14 @@ def test_a_longer_reach_must_gain_half_a_nat_and_some_of_it_per_label():
     assert choose_centre(*released_rows(right=2, wrong=0, inside=4000), Classification(2)).reach == 1
 
 
+@pytest.mark.parametrize(("tail", "reach"), [(2.5, 2), (7.0, 8), (25.0, 32), (200.0, 256)])
+def test_the_reach_grows_with_the_tail_of_inputs_on_which_the_network_is_right(tail, reach):
+    """Released rows at `tail` times the distance, all of them right; a reach that goes further costs more."""
+    logits, heads, release, labels = released_rows(right=60, wrong=0)
+    release[100:] = tail
+    assert choose_centre(logits, heads, release, labels, Classification(2)).reach == reach
+
+
 def test_the_release_begins_at_the_reach():
     release = torch.tensor([1.0, 1.9, 2.0, 6.0])
     assert torch.equal(Centre(reach=2.0).let_go(release), torch.tensor([1.0, 1.0, 1.0, 3.0]))

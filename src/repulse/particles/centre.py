@@ -10,8 +10,8 @@ without bound along a ray, fades, and disagreement shows. `alpha` and `T` are ch
 seen, and the gain `g` is then a quarter: disagreement blurs predictions, but ranks inputs nearly as well when it is
 smaller. Without labels, `alpha = T = 1` keeps the network, and `g` is one half.
 
-If labels show that the network is still right where it is let go of first, that begins at twice the distance: `s(x)` is
-divided by a reach of 2, and stays at least 1.
+If labels show that the network is still right where it is let go of first, that begins further out: `s(x)` is divided
+by a reach of 2, 8, 32 or 256, and stays at least 1.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ ALPHAS = (1.0, 0.5, 0.0)
 MARGIN = 2.0
 """Nats, in total over the validation data, by which another centre must beat the network's: few labels cannot tell."""
 
-LATER = 2.0
-"""Reach that is tried besides 1: the network is let go of at twice the distance (of squares)."""
+REACHES = 2.0, 8.0, 32.0, 256.0
+"""Reaches that are tried besides 1: the network is let go of at so many times the distance (of squares)."""
 
-LATER_GAIN = 0.5, 0.002
-"""Nats in all, and per label, that a longer reach must gain: within it, disagreement is seen less well."""
+LATER_PRICE = 0.5, 0.002
+"""Nats in all, and per label, that each factor of two in the reach must gain: within it, disagreement shows less."""
 
 GAIN, GAIN_WITHOUT_LABELS = 0.25, 0.5
 """Factors on the deviations of a classifier's heads, whose whitened features are smaller where there are no labels."""
@@ -131,11 +131,14 @@ def choose_centre(
         other = with_temperature(dataclasses.replace(first, alpha=alpha))
         if _cost(other) + MARGIN < _cost(best) + margin:
             best, margin = other, MARGIN
-    if float(release.max()) > 1:
-        later = with_temperature(dataclasses.replace(best, reach=LATER))
-        needed = max(LATER_GAIN[0], LATER_GAIN[1] * len(release))
-        if _cost(later) + needed < _cost(best):
-            best, margin = later, margin + needed
+    price = max(LATER_PRICE[0], LATER_PRICE[1] * len(release))
+    found = [(best, margin)]
+    found += [
+        (with_temperature(dataclasses.replace(best, reach=reach)), margin + price * math.log2(reach))
+        for reach in REACHES
+        if 2 * float(release.max()) > reach
+    ]
+    best, margin = min(found, key=lambda one: _cost(one[0]) + one[1])
     return dataclasses.replace(best, cost=_cost(best) + margin)
 
 
