@@ -1,10 +1,11 @@
 """Where the members of an ensemble are centred: on the network inside the data, on nothing outside of it.
 
-With `h_i` the outputs of the heads as fitted, `z_0` those of the network, and `s(x) >= 1` the release (`distance.py`),
+With `h_i` the outputs of the heads as fitted, `z_0` those of the network, `s(x) >= 1` the release (`distance.py`) and
+`t(x)` the growth (`growth.py`),
 
-    z_i(x) = (alpha z_0(x) + (1 - alpha) mean_j h_j(x)) / (T s(x)) + g (h_i(x) - mean_j h_j(x))
+    z_i(x) = (alpha z_0(x) + (1 - alpha) mean_j h_j(x)) / (T s(x)) + g t(x) (h_i(x) - mean_j h_j(x))
 
-so that heads carry nothing but disagreement, which has grown with the distance (`growth.py`). Inside the data
+so that heads carry nothing but disagreement, which grows with the distance. Inside the data
 `s = 1` and the mean prediction is the network's, once calibrated; outside, the network's own confidence, which grows
 without bound along a ray, fades, and disagreement shows. `alpha` and `T` are chosen on labels that the network has not
 seen, and the gain `g` is then a quarter: disagreement blurs predictions, but ranks inputs nearly as well when it is
